@@ -15,6 +15,8 @@ description, computes. Such models have no class in transformers. Files and tens
              ones, with trained factors.
   sinks      [gpt-oss, 2025]: a trained score of each head in the denominator of its softmax, of alternating windows; [Gemma
              2, 2024]: attention scores capped by tanh.
+  after      [OLMo 2, 2024]: norms of what attention and feed-forward layers add to the stream, none of what they read.
+  both       [Gemma 2, 2024]: norms of both; the embedding is not scaled here.
 
 And of no recipe:
   gated      a gate of GELU, biases in feed-forward layers and of a tied head.
@@ -75,6 +77,20 @@ CASES = {
                     hidden_act="silu", gated_mlp=True, attention_bias=True, sliding_window=6,
                     layer_types=["sliding_attention", "full_attention"], attention_multiplier=0.9,
                     attn_logit_softcapping=1.7, attention_sinks=True)),
+    "after": dict(
+        seed=27, batch=3, time=18, packed=[[18], [4, 14], [1, 7, 10]],
+        config=dict(SHAPE, vocab_size=79, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0,
+                    embedding_norm=False, tie_word_embeddings=False, hidden_act="silu", gated_mlp=True,
+                    sublayer_norm="after")),
+    "both": dict(
+        seed=28, batch=3, time=18, packed=[[18], [6, 12], [1, 8, 9]],
+        config=dict(SHAPE, vocab_size=81, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                    num_attention_heads=3, num_key_value_heads=3, head_dim=8, rope_theta=10000.0,
+                    qk_norm=False, qk_norm_elementwise_affine=True, embedding_norm=False, tie_word_embeddings=True,
+                    hidden_act="gelu_pytorch_tanh", gated_mlp=True, sliding_window=6,
+                    layer_types=["sliding_attention", "full_attention"], attn_logit_softcapping=2.0,
+                    final_logit_softcapping=5.0, sublayer_norm="both")),
     "gated": dict(
         seed=23, batch=3, time=18, packed=[[18], [7, 11], [1, 17]],
         config=dict(SHAPE, vocab_size=87, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
@@ -130,12 +146,18 @@ class Recipe:
                 if key + "s" in c:
                     self.add(p + key, torch.tensor([c[key + "s"][i]], dtype=torch.float64))
             self.add_skip(p + "skip_lambda", i)
-            norm(p + "input_layernorm")
+            before, after = self.norms()
+            if before:
+                norm(p + "input_layernorm")
             matrix(p + "self_attn.q_proj", size, hidden, bias)
             matrix(p + "self_attn.k_proj", keys, hidden, bias)
             matrix(p + "self_attn.v_proj", keys, hidden, bias)
             matrix(p + "self_attn.o_proj", hidden, size, bias)
             norm(p + "post_attention_layernorm")
+            if after:
+                norm(p + "post_feedforward_layernorm")
+            if before and after:
+                norm(p + "pre_feedforward_layernorm")
             if c["gated_mlp"]:
                 matrix(p + "mlp.gate_proj", inner, hidden, mlp_bias)
             matrix(p + "mlp.up_proj", inner, hidden, mlp_bias)
@@ -145,6 +167,11 @@ class Recipe:
         matrix("lm_head", vocab, hidden, c.get("lm_head_bias", False))
         if c["tie_word_embeddings"]:
             del self.w["lm_head.weight"]
+
+    def norms(self):
+        """Whether sublayers norm their input, and their output."""
+        where = self.c.get("sublayer_norm", "before")
+        return where != "after", where != "before"
 
     def add_skip(self, name, at):
         if self.c.get("skip_from", [None] * (at + 1))[at] is not None:
@@ -258,11 +285,15 @@ class Recipe:
                 x = self.w[p + "resid_lambda"] * x + self.w[p + "x0_lambda"] * x0
             types = c.get("layer_types")
             window = c["sliding_window"] if types and types[i] == "sliding_attention" else None
-            x = x + self.attention(p, i, self.norm(p + "input_layernorm", x), tokens, document, position, window)
-            y = self.norm(p + "post_attention_layernorm", x)
+            before, after = self.norms()
+            y = self.norm(p + "input_layernorm", x) if before else x
+            y = self.attention(p, i, y, tokens, document, position, window)
+            x = x + (self.norm(p + "post_attention_layernorm", y) if after else y)
+            y = self.norm(p + ("pre_feedforward_layernorm" if after else "post_attention_layernorm"), x) if before else x
             inner = self.linear(p + "mlp.up_proj", y)
             inner = act(self.linear(p + "mlp.gate_proj", y)) * inner if c["gated_mlp"] else act(inner)
-            x = x + self.linear(p + "mlp.down_proj", inner)
+            y = self.linear(p + "mlp.down_proj", inner)
+            x = x + (self.norm(p + "post_feedforward_layernorm", y) if after else y)
             outputs.append(x)
         x = self.skip("model.skip_lambda", x, c["num_hidden_layers"], outputs)
         head = self.w.get("lm_head.weight", self.w["model.embed_tokens.weight"])

@@ -23,6 +23,7 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
   if (type == ModelType::athanor) {
     m.hidden_act = Activation::relu2, m.gated_mlp = false, m.mlp_bias = m.attention_bias = m.lm_head_bias = true;
     m.qk_norm = m.embedding_norm = true, m.norm_elementwise_affine = m.qk_norm_elementwise_affine = false;
+    m.sublayer_norm = SublayerNorm::both;
     m.attention_multiplier = 0.4, m.attn_logit_softcapping = 1.5, m.attention_sinks = true;
     m.sliding_window = 4;
     m.sparse_block_size = 2, m.sparse_local_blocks = 2, m.sparse_global_blocks = 1;

@@ -144,6 +144,10 @@ std::vector<Field<ModelConfig>> block_fields() {
              "athanor: the norms of qk_norm have a gain"),
       option("embedding_norm", &M::embedding_norm, refused,
              "athanor: a norm between the embedding and the first block"),
+      choice<&M::sublayer_norm>("sublayer_norm", refused,
+                                "athanor: norm of the input of attention and of the feed-forward layer (before), of "
+                                "their output before it is added to the residual stream (after, as in OLMo 2), or both "
+                                "(as in Gemma 2)"),
       number("attention_multiplier", &M::attention_multiplier, between(0, 1e3), refused, "",
              "athanor: factor of attention scores; null or 0 = 1 / sqrt(head_dim)")
           .or_word("null", 0),

@@ -11,6 +11,7 @@ constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",     "qwen2", "qw
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn", "proportional"};
 constexpr std::string_view kRouterScores[] = {"softmax", "sigmoid"};
 constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu", "relu2"};
+constexpr std::string_view kSublayerNorms[] = {"before", "after", "both"};
 constexpr std::string_view kLayerTypes[] = {"full_attention", "sliding_attention", "sparse_attention"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
@@ -66,6 +67,7 @@ ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(RouterScore) { return kRouterScores; }
 ChoiceNames choice_names(Activation) { return kActivations; }
 ChoiceNames choice_names(LayerType) { return kLayerTypes; }
+ChoiceNames choice_names(SublayerNorm) { return kSublayerNorms; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(CudaAttention) { return kAttentions; }

@@ -47,6 +47,7 @@ ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(Activation);
 ChoiceNames choice_names(RouterScore);
 ChoiceNames choice_names(LayerType);
+ChoiceNames choice_names(SublayerNorm);
 ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);
 ChoiceNames choice_names(CudaAttention);

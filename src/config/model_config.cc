@@ -48,6 +48,7 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   block += N(m.num_attention_heads) * N(m.attention_gate_channels);
   if (m.attention_sinks) block += N(m.num_attention_heads);
   block += norm + norm;
+  if (m.sublayer_norm == SublayerNorm::both) block += norm + norm;
   const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
   const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
   const N sparse = routed + N(3) * hidden * N(shared_width(m));

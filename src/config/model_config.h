@@ -15,6 +15,9 @@ namespace athanor {
 // athanor: Llama's block with every option open; a family of this program only.
 enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
 enum class RopeType { none, linear, llama3, yarn, proportional };
+// Norms of a sublayer (attention or MLP): of its input, of its output before that is added to the residual stream, or
+// of both.
+enum class SublayerNorm { before, after, both };
 enum class LayerType { full_attention, sliding_attention, sparse_attention };
 
 // Scaling of RoPE to longer contexts.
@@ -78,15 +81,16 @@ struct ModelConfig {
   bool norm_elementwise_affine = true;       // norms of the residual stream have a gain
   bool qk_norm_elementwise_affine = true;    // gain in the norms of Q and K
   bool embedding_norm = false;               // a norm between embedding and first block
-  double attention_multiplier = 0;           // factor of attention logits; 0: 1 / sqrt(head_dim)
-  double attn_logit_softcapping = 0;         // attention logits become this * tanh(logits / this); 0 = off
-  bool attention_sinks = false;              // a learned logit per head in the denominator of the softmax
-  std::vector<LayerType> layer_types;        // type of each layer; empty: all use sliding_window
-  int64_t sparse_block_size = 0;             // of sparse_attention layers: tokens of a block
-  int64_t sparse_local_blocks = 0;           // blocks of a group, whose keys its queries see
-  int64_t sparse_global_blocks = 0;          // last blocks of each group, which all later queries see
-  std::vector<double> resid_lambdas;         // initial factor of the residual stream at each block; empty: none
-  std::vector<double> x0_lambdas;            // initial factor of the normed embedding added at each block; empty: none
+  SublayerNorm sublayer_norm = SublayerNorm::before;
+  double attention_multiplier = 0;     // factor of attention logits; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0;   // attention logits become this * tanh(logits / this); 0 = off
+  bool attention_sinks = false;        // a learned logit per head in the denominator of the softmax
+  std::vector<LayerType> layer_types;  // type of each layer; empty: all use sliding_window
+  int64_t sparse_block_size = 0;       // of sparse_attention layers: tokens of a block
+  int64_t sparse_local_blocks = 0;     // blocks of a group, whose keys its queries see
+  int64_t sparse_global_blocks = 0;    // last blocks of each group, which all later queries see
+  std::vector<double> resid_lambdas;   // initial factor of the residual stream at each block; empty: none
+  std::vector<double> x0_lambdas;      // initial factor of the normed embedding added at each block; empty: none
   // For each block and the final norm: the block whose output is added to the residual stream there, or -1; empty:
   // none.
   std::vector<int64_t> skip_from;

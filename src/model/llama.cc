@@ -45,7 +45,7 @@ class Llama final : public Model {
     const AttentionShape shape = attention_shape(l);
     in = with_skip(c, std::move(in), l, w.skip_lambda, taps);
     if (taps.embedding) in = scaled_sum(net(c), std::move(in), w.resid_lambda, taps.embedding, w.x0_lambda);
-    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);                          // [N, C]
+    auto [h, x] = fork_input(c, std::move(in), w.norm1, w.qkv);                               // [N, C]
     Var value_gate = read_gate(c, x, w.value_gate, config_.value_gate_channels);              // [N, K]
     Var attention_gate = read_gate(c, x, w.attention_gate, config_.attention_gate_channels);  // [N, H]
     if (config_.qk_norm) {
@@ -59,7 +59,8 @@ class Llama final : public Model {
     x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out, w.sinks);  // [N, H D]
     if (attention_gate) x = gated_sum(net(c), {}, std::move(x), std::move(attention_gate));
     Var after = add_branch(net(c), l, std::move(h), w.out.w, [&, &x = x](Var residual) {
-      return linear(net(c), std::move(x), w.out, std::move(residual));
+      return add_output(c, std::move(residual), w.output_norm1,
+                        [&](Var r) { return linear(net(c), std::move(x), w.out, std::move(r)); });
     });
     if (w.experts.router) {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
@@ -68,9 +69,10 @@ class Llama final : public Model {
       return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2),
                  [&, &y = of_shared](Var residual) { return mlp(net(c), std::move(y), w.mlp, std::move(residual)); });
     }
-    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.mlp.up);
+    auto [h2, y] = fork_input(c, std::move(after), w.norm2, w.mlp.up);
     return add_branch(net(c), l, std::move(h2), w.mlp.down.w, [&, &y = y](Var residual) {
-      return mlp(net(c), std::move(y), w.mlp, std::move(residual));  // [N, C]
+      return add_output(c, std::move(residual), w.output_norm2,
+                        [&](Var r) { return mlp(net(c), std::move(y), w.mlp, std::move(r)); });  // [N, C]
     });
   }
 
@@ -82,17 +84,32 @@ class Llama final : public Model {
  private:
   struct Layer {
     Param skip_lambda, resid_lambda, x0_lambda;
-    Norm norm1;
+    Norm norm1, output_norm1;  // of attention's input and output
     Linear qkv;
     Param value_lambda, value_embedding_lambda, value_residual_lambda;
     Linear value_gate, attention_gate;
     Param sinks;
     Norm q_norm, k_norm;
     Linear out;
-    Norm norm2;
-    Mlp mlp;  // the dense layer, or all shared experts as one layer
+    Norm norm2, output_norm2;  // of the feed-forward layer's input and output
+    Mlp mlp;                   // the dense layer, or all shared experts as one layer
     Moe experts;
   };
+
+  bool norms_inputs() const { return config_.sublayer_norm != SublayerNorm::after; }
+  bool norms_outputs() const { return config_.sublayer_norm != SublayerNorm::before; }
+
+  // Returns the residual stream and a sublayer's input, which `reader` reads first.
+  std::pair<Var, Var> fork_input(Ctx& c, Var h, const Norm& input, const Linear& reader) {
+    return norms_inputs() ? fork_norm(net(c), std::move(h), input, &reader) : fork(c, std::move(h));
+  }
+  // Adds a sublayer's output, or its norm, to the residual, which may be absent. sublayer(r) adds r itself.
+  template <class Sublayer>
+  Var add_output(Ctx& c, Var residual, const Norm& output, const Sublayer& sublayer) {
+    if (!norms_outputs()) return sublayer(std::move(residual));
+    Var y = finish(c, fork_norm(net(c), sublayer(Var{}), output));
+    return residual ? add(c, std::move(residual), std::move(y)) : std::move(y);
+  }
 
   // Adds the block output that skip_from names to the stream, before a block or at the end.
   Var with_skip(Ctx& c, Var h, int64_t at, Param lambda, const Taps& taps) {
@@ -147,9 +164,15 @@ class Llama final : public Model {
     w.skip_lambda = skip_lambda(p + "skip_lambda", u, l);
     if (!m.x0_lambdas.empty()) w.x0_lambda = scalar(p + "x0_lambda", u, m.x0_lambdas[size_t(l)]);
     if (!m.resid_lambdas.empty()) w.resid_lambda = scalar(p + "resid_lambda", u, m.resid_lambdas[size_t(l)]);
-    w.norm1 = norm(p + "input_layernorm", u);
+    if (norms_inputs()) w.norm1 = norm(p + "input_layernorm", u);
     declare_attention(w, p + "self_attn.", u, l);
-    w.norm2 = norm(p + "post_attention_layernorm", u);
+    if (norms_outputs()) {  // the names of OLMo 2 and Gemma 2
+      w.output_norm1 = norm(p + "post_attention_layernorm", u);
+      if (norms_inputs()) w.norm2 = norm(p + "pre_feedforward_layernorm", u);
+      w.output_norm2 = norm(p + "post_feedforward_layernorm", u);
+    } else {
+      w.norm2 = norm(p + "post_attention_layernorm", u);
+    }
     if (!has_experts(m, l)) {
       w.mlp = declare_mlp(p + "mlp.", u, c, m.intermediate_size);
       return w;

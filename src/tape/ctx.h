@@ -394,6 +394,7 @@ struct Ctx {
 
 // Fan-out: two Vars for one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
+Var add(Ctx&, Var a, Var b);  // a + b, of equal shapes
 // Returns x [N, C] itself, and a copy of its first columns.
 std::pair<Var, Var> fork_columns(Ctx&, Var x, int64_t columns);
 

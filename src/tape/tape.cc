@@ -81,6 +81,19 @@ std::pair<Var, Var> fork(Ctx& c, Var x) {
   return {std::move(a), std::move(b)};
 }
 
+Var add(Ctx& c, Var a, Var b) {
+  Buffer y = c.alloc("sum", a.t().shape);
+  c.run(Add{.y = y.t, .a = a.t(), .b = b.t()});
+  Var out = c.var(std::move(y));
+  c.record("add", [sa = a.slot(), sb = b.slot(), s = out.slot()](Ctx& cc) {
+    Buffer d = cc.take(s);
+    d.amax = {};
+    cc.put(sa, d);
+    cc.put(sb, std::move(d));
+  });
+  return out;
+}
+
 std::pair<Var, Var> fork_columns(Ctx& c, Var x, int64_t columns) {
   Buffer first = c.alloc("first columns", {x.t().rows(), columns});
   c.run(GatedSum{.y = first.t, .x = x.t().columns(0, columns), .z = {}});

@@ -100,7 +100,7 @@ TEST_P(CachedLogits, AreSoftCapped) {
 INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
                                            "qwen3_moe", "olmoe", "dots1", "nanochat", "speedrun", "gated", "gates",
-                                           "values", "sinks"),
+                                           "values", "sinks", "after", "both"),
                          [](const auto& test) { return std::string(test.param); });
 
 // A prompt of several pieces, the last one padded, up to the last position that the model has.

@@ -50,8 +50,8 @@ TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Packed,
-                         ::testing::Values("gpt2", "llama", "nanochat", "speedrun", "gated", "gates", "values",
-                                           "sinks"),
+                         ::testing::Values("gpt2", "llama", "nanochat", "speedrun", "gated", "gates", "values", "sinks",
+                                           "after", "both"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -82,7 +82,7 @@ void gradients_are_those_of_the_dropped_loss(const Drops& half) {
       const double before = at.run();
       EXPECT_EQ(loss.value_or(before), before) << "with every recomputation";
       loss = before;
-      constexpr float kStep = 1e-3f;
+      constexpr float kStep = 1e-4f;  // norms of small outputs bend the loss
       double squares = 0;
       for (const ParamStore::Piece& p : at.engine.model().params().pieces()) {
         const Values g = at.gradient(p.slice->name);
