@@ -29,8 +29,8 @@ CI_ARCHITECTURE = "90a"  # of kernels that CI compiles; --all compiles those of 
 TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 AT_ONCE = min(CORES, 2)  # tests that run at the same time; many of them use several threads
-LONGEST = ("cuda_emulated", "ops", "pipeline", "train", "train_emulated", "test_gpu_scripts", "test_documents",
-           "test_plan", "test_tools")  # started first, so that none of them is left for the end
+LONGEST = ("train_emulated", "cuda_emulated", "train", "ops", "pipeline", "test_gpu_scripts", "test_documents", "test_plan",
+           "test_tools")  # started first, in this order, so that none is left for the end
 
 # Tests that share state between threads; the thread sanitizer runs these.
 TSAN_PROGRAMS = {"cpu": "*Thread*", "data": "Loader*:Documents*:Tokenize*-DocumentsTest.WhatIsCut*", "metrics": "*", "trainer": "*"}
@@ -234,7 +234,7 @@ class Runner:
         if not programs:
             return Result(failures=[f"{label}: no test programs in {build}"])
         filters = chosen or dict.fromkeys(programs, "*")
-        order = sorted((n for n in filters if n in programs), key=lambda n: (n not in LONGEST, n))
+        order = sorted((n for n in filters if n in programs), key=longest_first)
         result = self.together([functools.partial(self.run_googletest, programs[n], label,
                                                   f"-{left_out[n]}" if n in left_out else filters[n], **named) for n in order])
         for name in left_out.keys() & programs.keys():
@@ -353,7 +353,7 @@ class Runner:
             sorted(path.stem for path in (ROOT / "tests" / "system").glob("test_*.py"))
         repeat = 3 if self.args.all else 1
         return self.together([functools.partial(self.run_system, f"system-{name}", self.build / "athanor", repeat, names=(name,))
-                              for name in sorted(names, key=lambda name: (name not in LONGEST, name))])
+                              for name in sorted(names, key=longest_first)])
 
     def ranks(self):
         return self.run_system("ranks", self.build / "athanor", 3 if self.args.all else 1, folder="ranks")
@@ -425,6 +425,10 @@ class Runner:
         result.failures += [f"{name}: {failure}" for failure in report["failures"]]
         result.skips += report.get("skips", [])
         return result
+
+
+def longest_first(name):
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST), name
 
 
 def unmatched(program, patterns):
