@@ -15,8 +15,7 @@ namespace athanor {
 // athanor: Llama's block with every option open; a family of this program only.
 enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
 enum class RopeType { none, linear, llama3, yarn, proportional };
-// Norms of a sublayer (attention or MLP): of its input, of its output before that is added to the residual stream, or
-// of both.
+// What is normalized in a sublayer (attention or MLP): its input, its output before the residual addition, or both.
 enum class SublayerNorm { before, after, both };
 enum class LayerType { full_attention, sliding_attention, sparse_attention };
 

@@ -99,7 +99,7 @@ class Llama final : public Model {
   bool norms_inputs() const { return config_.sublayer_norm != SublayerNorm::after; }
   bool norms_outputs() const { return config_.sublayer_norm != SublayerNorm::before; }
 
-  // Returns the residual stream and a sublayer's input, which `reader` reads first.
+  // Returns the residual stream, and the input of a sublayer that begins with the linear layer `reader`.
   std::pair<Var, Var> fork_input(Ctx& c, Var h, const Norm& input, const Linear& reader) {
     return norms_inputs() ? fork_norm(net(c), std::move(h), input, &reader) : fork(c, std::move(h));
   }

@@ -14,9 +14,10 @@ bool fits(const std::string& pattern, const ParamSpec& spec) {
                      [&](const HfSlice& slice) { return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0; });
 }
 
+bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.never_quantized; }
+
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
-  const auto linear = std::find_if(specs.begin(), specs.end(),
-                                   [](const ParamSpec& s) { return s.role == Role::matrix && !s.never_quantized; });
+  const auto linear = std::ranges::find_if(specs, is_linear);
   throw Error(cat("fp8_exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
                   linear->slices.front().name, "; * stands for any text"),
               Exit::usage);
@@ -54,7 +55,7 @@ std::string choose_low_precision(Model& model, Recipe& recipe, const HighLayers&
   std::vector<bool> used(high.match.size());
   for (int id = 0; id < int(specs.size()); ++id) {
     const ParamSpec& spec = specs[size_t(id)];
-    if (spec.role != Role::matrix || spec.never_quantized) continue;
+    if (!is_linear(spec)) continue;
     const int64_t block = spec.unit - 1, rows = spec.shape[0], cols = spec.shape[1];
     bool named = false;
     for (size_t i = 0; i < high.match.size(); ++i)

@@ -24,13 +24,14 @@ double most_difference(const std::vector<float>& a, const std::vector<float>& b)
 
 // State of every rank after some steps; each step may be modified before it finishes.
 struct AfterSteps {
-  std::vector<std::vector<float>> masters;
+  std::vector<std::vector<float>> masters, router_biases;
   std::vector<StepState> states;
   std::vector<double> evaluations, evaluations_of_weights;
 };
 
 AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engine&, int64_t step)>& change = {}) {
   AfterSteps all;
+  all.router_biases.resize(size_t(s.ranks()));
   all.masters.resize(size_t(s.ranks())), all.states.resize(size_t(s.ranks()));
   all.evaluations.resize(size_t(s.ranks())), all.evaluations_of_weights.resize(size_t(s.ranks()));
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -48,6 +49,11 @@ AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engin
       if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
     }
     all.masters[rank] = testing::all_masters(engine, *cpu.device);
+    if (const Param bias = engine.model().router_bias()) {
+      const Tensor t = engine.model().params().value(bias);
+      const auto* values = static_cast<const float*>(t.data);
+      all.router_biases[rank].assign(values, values + t.numel());
+    }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
     all.evaluations_of_weights[rank] = engine.evaluate(tokens, targets);
@@ -75,42 +81,21 @@ TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
   }
 }
 
-// Router biases after some steps, by rank.
-std::vector<std::vector<float>> router_biases(const Setting& s, int64_t steps) {
-  std::vector<std::vector<float>> biases(size_t(s.ranks()));
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
-    for (int64_t step = 0; step < steps; ++step) {
-      accumulate(engine, step);
-      engine.finish_step();
-      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
-    }
-    const Tensor bias = engine.model().params().value(engine.model().router_bias());
-    const auto* values = static_cast<const float*>(bias.data);
-    biases[size_t(mesh.world().rank())].assign(values, values + bias.numel());
-  });
-  return biases;
-}
-
 // The tokens of all workers are counted in every step, so that workers do not move the biases apart.
 TEST(LocalUpdates, RouterBiasesAreTheSameOnAllWorkers) {
   Setting local = two_workers({.steps = 4});
   local.type = ModelType::dots1;
   Setting whole = local;
   whole.workers = 1, whole.replicas = 2, whole.outer = {};
-  const auto one = router_biases(local, 1);
-  EXPECT_EQ(one, router_biases(whole, 1)) << "weights are the same in the first step";
+  const auto one = after(local, 1).router_biases;
+  EXPECT_EQ(one, after(whole, 1).router_biases) << "weights are the same in the first step";
   EXPECT_GT(*std::ranges::max_element(one[0]), 0);
-  const auto later = router_biases(local, 6);
+  const auto later = after(local, 6).router_biases;
   EXPECT_EQ(later[0], later[1]);
   EXPECT_NE(later[0], one[0]);
   const Setting compressed{
       .type = ModelType::dots1, .clip = 0, .rule = RuleName::onebit_adam, .workers = 2, .freeze = 2};
-  const auto biases = router_biases(compressed, 4);
+  const auto biases = after(compressed, 4).router_biases;
   EXPECT_EQ(biases[0], biases[1]);
 }
 
