@@ -169,8 +169,7 @@ void attention(const AttentionFwd& op, const Kernels& kern, ThreadPool& pool, vo
   const Amax amax(op.amax);
   pool.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
     FwdBlock block(op, amax, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
-    // Later blocks see more keys; the longest work comes first to balance the threads.
-    block.run(blocks.at(blocks.count() - 1 - chunk / heads), chunk % heads);
+    block.run(blocks.at(chunk / heads), chunk % heads);
   });
 }
 

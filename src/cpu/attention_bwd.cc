@@ -298,7 +298,7 @@ class Backward {
     const int64_t heads = op_.shape.heads, kv_heads = op_.shape.kv_heads;
     pool_.parallel_for(queries.count() * heads, [&](int64_t chunk, int worker) {
       BwdBlock part = block(worker);
-      part.start(queries.at(queries.count() - 1 - chunk / heads), chunk % heads);
+      part.start(queries.at(chunk / heads), chunk % heads);
       meet_all(part, {true, false});
       part.finish_dq();
     });

@@ -166,7 +166,8 @@ class Block {
 
   void run(ThreadPool& pool, int64_t col) {
     col_ = col, cols_ = std::min(g_.nb, op_.n() - col);
-    tiles_ = tiles_m_ * div_ceil(cols_, g_.tile_n);
+    tiles_n_ = div_ceil(cols_, g_.tile_n), tiles_ = tiles_m_ * tiles_n_;
+    bands_ = std::min<int64_t>(pool.size(), tiles_m_);
     for (int64_t step = 0; step < g_.steps; ++step) run_step(pool, step);
     if (!g_.staged) return;
     pool.parallel_for(tiles_, [&](int64_t t) {
@@ -185,8 +186,14 @@ class Block {
   struct Tile {
     int64_t row, rows, col, cols;  // columns within the block
   };
+  // Each worker's share of the tiles is a band of rows, which are in its core's caches, column after column.
   Tile tile_at(int64_t t) const {
-    const int64_t i = t % tiles_m_ * g_.tile_m, j = t / tiles_m_ * g_.tile_n;
+    int64_t band = t * bands_ / tiles_;
+    const auto first = [&](int64_t b) { return tiles_m_ * b / bands_; };
+    while (t < first(band) * tiles_n_) --band;
+    while (t >= first(band + 1) * tiles_n_) ++band;
+    const int64_t tall = first(band + 1) - first(band), in_band = t - first(band) * tiles_n_;
+    const int64_t i = (first(band) + in_band % tall) * g_.tile_m, j = in_band / tall * g_.tile_n;
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
   }
 
@@ -221,13 +228,13 @@ class Block {
   int64_t units_of(int64_t k) const { return g_.pairs ? div_ceil<int64_t>(k, 2) : k; }
   float* b_at(int64_t slot, int64_t panel) const { return packed_b_ + (slot * g_.b_panels + panel) * nr_ * g_.units; }
 
-  // Packing and tiles of a step are one parallel loop: chunks of packing are dispatched before tiles, and tiles wait
-  // for all of them, so that a thread that has finished packing need not join the others first.
+  // Packing and tiles of a step are the two stages of one parallel loop: tiles wait until all is packed, so that a
+  // thread that has finished packing need not join the others first.
   void run_step(ThreadPool& pool, int64_t step) {
     const int64_t depths = div_ceil(g_.kc, kPackDepth), per_kc = div_ceil(cols_, kPackColumns) * depths;
     const int64_t packs = g_.lanes * g_.step_kcs * per_kc;
     std::atomic<int64_t> packed{0};
-    pool.parallel_for(packs + g_.lanes * tiles_, [&](int64_t chunk, int worker) {
+    pool.parallel_stages(packs, g_.lanes * tiles_, [&](int64_t chunk, int worker) {
       if (chunk < packs) {
         const int64_t slot = chunk / per_kc, part = chunk % per_kc;
         const Range range = kcs_of(slot / g_.step_kcs, step);
@@ -380,7 +387,8 @@ class Block {
   const bool direct_d_;
   const int64_t mr_, nr_;
   float *packed_b_, *staged_, *workers_;
-  int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // number of tiles, and columns of the current block
+  int64_t tiles_m_, tiles_n_ = 0, tiles_ = 0, bands_ = 0;  // number of tiles of a block, and of bands of its rows
+  int64_t col_ = 0, cols_ = 0;                             // columns of the current block
 };
 
 // Copies the upper triangle to the lower one: blocks through f32, which holds every value of T, blocks at the diagonal

@@ -58,6 +58,7 @@ ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : usable_cores
 ThreadPool::~ThreadPool() { stop_workers(); }
 
 std::string ThreadPool::start_workers() {
+  shares_ = std::vector<Share>(size_t(size_));
   threads_.reserve(size_t(size_ - 1));
   for (int worker = 1; worker < size_; ++worker) try {
       threads_.emplace_back([this, worker] { serve(worker); });
@@ -76,19 +77,25 @@ void ThreadPool::stop_workers() {
   stop_.store(false);
 }
 
-void ThreadPool::run(int64_t chunks, void* fn, Call call) {
-  if (chunks <= 0) return;
-  const int32_t total = narrow<int32_t>(chunks);
-  if (size_ == 1 || chunks == 1 || busy_.exchange(true, std::memory_order_acquire)) {
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) call(fn, chunk, 0);
+void ThreadPool::run(std::array<int64_t, kStages> chunks, void* fn, Call call) {
+  const int32_t total = narrow<int32_t>(chunks[0] + chunks[1]);
+  if (total <= 0) return;
+  if (size_ == 1 || total == 1 || busy_.exchange(true, std::memory_order_acquire)) {
+    for (int64_t chunk = 0; chunk < total; ++chunk) call(fn, chunk, 0);
     return;
   }
   fn_ = fn;
   call_ = call;
-  chunks_ = chunks;
+  total_ = total;
   failed_.store(false, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  remaining_.store(chunks, std::memory_order_release);
+  int64_t first = 0;
+  for (int stage = 0; stage < kStages; first += chunks[size_t(stage++)])
+    for (int worker = 0; worker < size_; ++worker) {
+      const int64_t n = chunks[size_t(stage)], begin = first + n * worker / size_,
+                    end = first + n * (worker + 1) / size_;
+      shares_[size_t(worker)].unclaimed[stage].store(uint64_t(end) << 32 | uint64_t(begin), std::memory_order_release);
+    }
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   work(0);
@@ -102,22 +109,33 @@ void ThreadPool::run(int64_t chunks, void* fn, Call call) {
 }
 
 void ThreadPool::work(int worker) {
-  int32_t ran = 0;  // added to done_ once, at the end: a write to a shared cache line costs as much as a small chunk
-  for (int64_t left = remaining_.load(std::memory_order_acquire); left > 0;) {
-    if (!remaining_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel)) continue;
+  int64_t ran = 0;  // added to done_ once, at the end: a write to a shared cache line costs as much as a small chunk
+  for (int stage = 0; stage < kStages; ++stage)
+    for (int i = 0; i < size_; ++i) ran += run_share((worker + i) % size_, stage, worker);
+  if (ran == 0) return;
+  const int32_t total = total_;
+  if (done_.fetch_add(int32_t(ran), std::memory_order_acq_rel) + ran == total) done_.notify_one();
+}
+
+int64_t ThreadPool::run_share(int owner, int stage, int worker) {
+  std::atomic<uint64_t>& share = shares_[size_t(owner)].unclaimed[stage];
+  int64_t ran = 0;
+  for (uint64_t left = share.load(std::memory_order_acquire);;) {
+    const uint64_t begin = left & 0xffffffffu, end = left >> 32;
+    if (begin == end) return ran;
+    const bool own = owner == worker;
+    const uint64_t after = own ? end << 32 | (begin + 1) : (end - 1) << 32 | begin;
+    if (!share.compare_exchange_weak(left, after, std::memory_order_acq_rel)) continue;
     if (!failed_.load(std::memory_order_relaxed)) {
       try {
-        call_(fn_, chunks_ - left, worker);
+        call_(fn_, int64_t(own ? begin : end - 1), worker);
       } catch (...) {
         keep_first_exception();
       }
     }
     ++ran;
-    left = remaining_.load(std::memory_order_acquire);
+    left = share.load(std::memory_order_acquire);
   }
-  if (ran == 0) return;
-  const int32_t total = int32_t(chunks_);
-  if (done_.fetch_add(ran, std::memory_order_acq_rel) + ran == total) done_.notify_one();
 }
 
 void ThreadPool::serve(int worker) {

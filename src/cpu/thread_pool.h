@@ -1,6 +1,9 @@
-// Persistent worker threads for data-parallel loops. Chunks are assigned dynamically, so callers must derive chunks
-// from shapes alone for results to be bit-identical for any number of threads.
+// Persistent worker threads for data-parallel loops. A worker begins with its share of the chunks, the same one for
+// every loop of so many chunks, so that rows stay in its core's caches from op to op; then it takes chunks from the end
+// of others' shares. Callers must derive chunks from shapes alone for results to be bit-identical for any number of
+// threads.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -29,8 +32,15 @@ class ThreadPool {
   // exception of a chunk and skips chunks that have not started. Allocates nothing.
   template <class Fn>
   void parallel_for(int64_t chunks, Fn&& fn) {
+    parallel_stages(0, chunks, fn);
+  }
+
+  // parallel_for() over [0, first + second), whose first chunks have all begun before one of the second ones begins:
+  // these may wait for them.
+  template <class Fn>
+  void parallel_stages(int64_t first, int64_t second, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
-    run(chunks, const_cast<void*>(static_cast<const void*>(&fn)), [](void* f, int64_t chunk, int worker) {
+    run({first, second}, const_cast<void*>(static_cast<const void*>(&fn)), [](void* f, int64_t chunk, int worker) {
       if constexpr (std::is_invocable_v<F&, int64_t, int>)
         (*static_cast<F*>(f))(chunk, worker);
       else
@@ -52,24 +62,30 @@ class ThreadPool {
   using Call = void (*)(void* fn, int64_t chunk, int worker);
   std::string start_workers();  // starts up to size() threads; returns "", or why the next one could not be started
   void stop_workers();
-  void run(int64_t chunks, void* fn, Call call);
-  void work(int worker);   // claims and runs chunks until none is left
-  void serve(int worker);  // main loop of a worker thread
+  static constexpr int kStages = 2;
+  void run(std::array<int64_t, kStages> chunks, void* fn, Call call);
+  void work(int worker);                                // claims and runs chunks until none is left
+  int64_t run_share(int owner, int stage, int worker);  // returns the number of chunks that `worker` ran
+  void serve(int worker);                               // main loop of a worker thread
   void keep_first_exception();
 
   int size_;
   std::vector<std::thread> threads_;
-  // The current job. fn_, call_ and chunks_ are written before remaining_ is released and only read between a claim
+  // The current job. fn_, call_ and total_ are written before its shares are released and only read between a claim
   // and its entry in done_, so they never change under a reader.
   void* fn_ = nullptr;
   Call call_ = nullptr;
-  int64_t chunks_ = 0;
+  int32_t total_ = 0;
   std::exception_ptr error_;
   std::mutex error_mutex_;
   std::atomic<bool> failed_{false}, busy_{false}, stop_{false};
-  alignas(64) std::atomic<int64_t> remaining_{0};  // chunks not yet claimed
-  alignas(64) std::atomic<int32_t> done_{0};       // chunks finished
-  alignas(64) std::atomic<uint32_t> epoch_{0};     // number of published jobs; idle workers wait on it
+  struct alignas(64) Share {
+    std::atomic<uint64_t> unclaimed[kStages] =
+        {};  // of each stage: first chunk, and in the upper half the last one + 1
+  };
+  std::vector<Share> shares_;                   // [size()]
+  alignas(64) std::atomic<int32_t> done_{0};    // chunks finished
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // number of published jobs; idle workers wait on it
 };
 
 // Cores this process may use: the affinity mask, limited by the cgroup's CPU quota rounded up. At least 1.

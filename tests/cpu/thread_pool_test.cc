@@ -69,6 +69,25 @@ TEST(ThreadPool, OneForEveryCoreHasFewerWhereNoMoreAreAllowed) {
       ::testing::ExitedWithCode(0), "threads: 1 instead of");
 }
 
+TEST(ThreadPool, ChunksOfTheSecondStageMayWaitForTheFirst) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (int64_t first : {0, 1, 5, 40}) {
+      std::atomic<int64_t> begun{0}, second{0};
+      pool.parallel_stages(first, 50, [&](int64_t chunk) {
+        if (chunk < first) {
+          begun.fetch_add(1);
+          return;
+        }
+        while (begun.load() < first) std::this_thread::yield();
+        second.fetch_add(1);
+      });
+      EXPECT_EQ(begun.load(), first);
+      EXPECT_EQ(second.load(), 50);
+    }
+  }
+}
+
 TEST(ThreadPool, ManySmallJobsInARowSeeEachOthersWrites) {
   ThreadPool pool(4);
   std::vector<int64_t> v(16, 0);  // plain memory: the pool itself must order the jobs
