@@ -11,6 +11,7 @@ class CpuOps final : public Ops {
  public:
   // plugin: optional, computes the GEMMs. pool and plugin must outlive the ops.
   explicit CpuOps(ThreadPool& pool, const GemmPlugin* plugin = nullptr) : pool_(pool), plugin_(plugin) {}
+  using Ops::fuses;
   using Ops::run;
   using Ops::scratch;
 
@@ -109,8 +110,11 @@ class CpuOps final : public Ops {
   void run(const Momentum&, void* scratch) override;
   void run(const NormalizeMatrix&, void* scratch) override;
   void run(const Combine&, void* scratch) override;
+  void run(const Orthogonalize&, void* scratch) override;
   void run(const NormalizeNeurons&, void* scratch) override;
+  bool fuses(const Orthogonalize&) const override { return true; }
   size_t scratch(const NormalizeMatrix&) const override;
+  size_t scratch(const Orthogonalize&) const override;
   size_t scratch(const NormalizeNeurons&) const override;
   // optimizer.cc
   void run(const StepControl&, void* scratch) override;
@@ -152,8 +156,9 @@ class CpuOps final : public Ops {
   size_t scratch(const GroupedGemm&) const override;
 
  private:
+  CpuOps single() const { return CpuOps(alone_, plugin_); }
   ThreadPool& pool_;
-  ThreadPool alone_{1};  // for ops that a thread of pool_ runs by itself
+  mutable ThreadPool alone_{1};  // for ops that a thread of pool_ runs by itself
   const GemmPlugin* plugin_;
 };
 

@@ -4,14 +4,13 @@
 // GEMM's sums depends on its own rows alone.
 #include <algorithm>
 
+#include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/gemm_blocked.h"
 #include "cpu/gemm_small.h"
 
 namespace athanor {
 namespace {
-
-constexpr size_t kMostSideBySide = 64 << 20;  // bytes of scratch memory for experts side by side
 
 // Scratch memory of the GEMM of any one expert on so many threads.
 size_t scratch_of_one(const GroupedGemm& op, int threads) {
@@ -22,14 +21,6 @@ size_t scratch_of_one(const GroupedGemm& op, int threads) {
     most = std::max(most, gemm_small_scratch(few));
   }
   return round_up<size_t>(most, 64);
-}
-
-// Whether threads that take experts as they come end within 30 % of the mean [Graham 1969]: the last one at most
-// (threads - 1) / threads of the largest expert's rows later.
-bool balanced(const int32_t* offsets, int64_t experts, int threads) {
-  int64_t largest = 0;
-  for (int64_t e = 0; e < experts; ++e) largest = std::max<int64_t>(largest, offsets[e + 1] - offsets[e]);
-  return 10 * largest * (threads - 1) <= 3 * int64_t(offsets[experts]);
 }
 
 void check_offsets(const GroupedGemm& op, const int32_t* offsets) {
@@ -55,8 +46,8 @@ void run_expert(const GroupedGemm& op, int64_t e, ThreadPool& pool, void* scratc
 
 size_t CpuOps::scratch(const GroupedGemm& op) const {
   if (op.rows() == 0 || op.d.numel() == 0) return 0;
-  const size_t together = scratch_of_one(op, pool_.size()), apart = size_t(pool_.size()) * scratch_of_one(op, 1);
-  return apart <= kMostSideBySide ? std::max(together, apart) : together;
+  const size_t together = scratch_of_one(op, pool_.size()), each = scratch_of_one(op, 1);
+  return fit_side_by_side(each, pool_.size()) ? std::max(together, size_t(pool_.size()) * each) : together;
 }
 
 void CpuOps::run(const GroupedGemm& op, void* scratch) {
@@ -64,8 +55,10 @@ void CpuOps::run(const GroupedGemm& op, void* scratch) {
   const int32_t* offsets = op.offsets.as<int32_t>();
   check_offsets(op, offsets);
   if (op.rows() == 0 || op.d.numel() == 0) return;
-  const size_t one = scratch_of_one(op, 1), threads = size_t(pool_.size());
-  if (threads * one <= kMostSideBySide && balanced(offsets, op.experts(), pool_.size()))
+  const size_t one = scratch_of_one(op, 1);
+  int64_t largest = 0;
+  for (int64_t e = 0; e < op.experts(); ++e) largest = std::max<int64_t>(largest, offsets[e + 1] - offsets[e]);
+  if (side_by_side(double(largest), double(offsets[op.experts()]), one, pool_.size()))
     return pool_.parallel_for(op.experts(), [&](int64_t e, int worker) {
       run_expert(op, e, alone_, static_cast<char*>(scratch) + size_t(worker) * one);
     });

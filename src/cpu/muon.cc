@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
 
@@ -99,6 +100,16 @@ void neuron_factors(float* factor, const double* squares, const NormalizeNeurons
   for (size_t o = 0; o < n; ++o) factor[o] = float(all / (std::sqrt(double(v[o])) + op.eps));
 }
 
+// Scratch memory for one matrix at a time.
+size_t scratch_of_one(const Orthogonalize& op, const CpuOps& ops) {
+  return OrthogonalizeWorkspace::of_any(op) + round_up<size_t>(scratch_of_parts(op, ops), 64);
+}
+
+void run_matrix(const Orthogonalize& op, const Orthogonalize::Matrix& m, CpuOps& ops, void* scratch) {
+  void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
+  in_parts(op, m, scratch, [&](const auto& part) { ops.run(part, rest); });
+}
+
 // Calls fn(first, count) for chunks of rows that depend only on the shape.
 template <class Fn>
 void by_rows(ThreadPool& pool, const Tensor& t, const Fn& fn) {
@@ -155,6 +166,28 @@ void CpuOps::run(const NormalizeMatrix& op, void* scratch) {
       });
     });
   });
+}
+
+size_t CpuOps::scratch(const Orthogonalize& op) const {
+  const size_t together = scratch_of_one(op, *this), each = scratch_of_one(op, single());
+  return fit_side_by_side(each, pool_.size()) ? std::max(together, size_t(pool_.size()) * each) : together;
+}
+
+// Matrices side by side, each on one thread, where that leaves no thread idle for long: threads that share a small
+// matrix wait for each other's caches. Otherwise one after the other, each on all threads. Bits are the same.
+void CpuOps::run(const Orthogonalize& op, void* scratch) {
+  CpuOps one_thread = single();
+  const size_t each = scratch_of_one(op, one_thread);
+  double largest = 0, all = 0;
+  for (const Orthogonalize::Matrix& m : op.matrices) {
+    const double work = Orthogonalize::flops(m, 1);
+    largest = std::max(largest, work), all += work;
+  }
+  if (side_by_side(largest, all, each, pool_.size()))
+    return pool_.parallel_for(int64_t(op.matrices.size()), [&](int64_t i, int worker) {
+      run_matrix(op, op.matrices[size_t(i)], one_thread, static_cast<char*>(scratch) + size_t(worker) * each);
+    });
+  for (const Orthogonalize::Matrix& m : op.matrices) run_matrix(op, m, *this, scratch);
 }
 
 size_t CpuOps::scratch(const NormalizeNeurons& op) const {

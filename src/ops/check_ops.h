@@ -28,6 +28,9 @@ class CheckOps final : public Decorated<CheckOps> {
 
   CheckOps(Ops& work, Device& device, Ops& reference) : work_(work), device_(device), reference_(reference) {}
   const Ops& inner() const { return work_; }
+  // Its parts are compared: iterations amplify differences.
+  using Decorated::fuses;
+  bool fuses(const Orthogonalize&) const override { return false; }
 
   template <class Op>
   void on(const Op& op, void* scratch) {

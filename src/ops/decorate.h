@@ -1,6 +1,8 @@
 // Decorators: backends that wrap backends. Decorated<D> implements every op through a single template member D::on(op,
 // scratch). It forwards scratch sizes and the fusion queries to D::inner(); if that is not a backend, nothing is fused.
+// Orthogonalize runs in parts, each through D::on(), unless D::inner() fuses it.
 #pragma once
+#include <string_view>
 #include <type_traits>
 
 #include "ops/ops.h"
@@ -9,15 +11,16 @@ namespace athanor {
 
 template <class D>
 struct Decorated : Ops {
-#define ATHANOR_OP(Op)                                                                       \
-  void run(const Op& op, void* scratch) override { static_cast<D*>(this)->on(op, scratch); } \
-  size_t scratch(const Op& op) const override { return static_cast<const D*>(this)->inner().scratch(op); }
+#define ATHANOR_OP(Op)                                                      \
+  void run(const Op& op, void* scratch) override { on_whole(op, scratch); } \
+  size_t scratch(const Op& op) const override { return scratch_of_whole(op); }
   ATHANOR_EACH_OP(ATHANOR_OP)
 #undef ATHANOR_OP
 
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const AttentionBwd& op) const override { return asked(op); }
   bool fuses(const GroupedGemm& op) const override { return asked(op); }
+  bool fuses(const Orthogonalize& op) const override { return asked(op); }
   ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.plan_scaled_gemm(op);
@@ -30,10 +33,33 @@ struct Decorated : Ops {
   }
 
  private:
+  template <class Op>
+  static constexpr bool kMayFuse = requires(const D& d, const Op& op) {
+    d.inner().fuses(op);
+  };
+  template <class Op>
+  void on_whole(const Op& op, void* scratch) {
+    static_cast<D*>(this)->on(op, scratch);
+  }
+  void on_whole(const Orthogonalize& op, void* scratch) {
+    if constexpr (kMayFuse<Orthogonalize>)
+      if (this->fuses(op)) return static_cast<D*>(this)->on(op, scratch);
+    void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
+    for (const Orthogonalize::Matrix& m : op.matrices)
+      in_parts(op, m, scratch, [&](const auto& part) { this->run(part, rest); });
+  }
+  template <class Op>
+  size_t scratch_of_whole(const Op& op) const {
+    return static_cast<const D*>(this)->inner().scratch(op);
+  }
+  size_t scratch_of_whole(const Orthogonalize& op) const {
+    if constexpr (kMayFuse<Orthogonalize>)
+      if (this->fuses(op)) return static_cast<const D*>(this)->inner().scratch(op);
+    return OrthogonalizeWorkspace::of_any(op) + scratch_of_parts(op, *this);
+  }
   template <class Asked>
   bool asked(const Asked& op) const {
-    const auto& inner = static_cast<const D*>(this)->inner();
-    if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
+    if constexpr (kMayFuse<Asked>) return static_cast<const D*>(this)->inner().fuses(op);
     return false;
   }
 };
@@ -47,6 +73,7 @@ struct Launch {
   Factors factors = Factors::matrices;
   double moved = 0;           // see ScaledGemmPlan
   double epilogue_bytes = 0;  // memory traffic of a GEMM's epilogue
+  bool multiplies() const { return inner > 0 || std::string_view(op) == Orthogonalize::kName; }
 };
 
 // ops: the backend that runs the op.

@@ -1,7 +1,11 @@
-// Ops of Muon: momentum, and the elementwise steps between its GEMMs.
+// Ops of Muon: momentum, Newton-Schulz iterations, and their elementwise steps.
 #pragma once
+#include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "ops/gemm.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
@@ -70,6 +74,102 @@ struct Combine {
   }
   Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
 };
+
+// Newton-Schulz iterations [Jordan et al. 2024, "Muon"], for each matrix on its own: x is divided by `margin` times its
+// Frobenius norm; then each iteration makes x <- a x + b (x x') x + c (x x')^2 x, and the last one also multiplies by
+// the matrix's scale. in_parts() below defines it.
+struct Orthogonalize {
+  struct Coefficients {
+    double a, b, c;
+  };
+  struct Matrix {
+    Tensor y;          // [R, C] f32 or bf16, contiguous
+    Tensor x;          // [R, C] like y; rows may be strided, no overlap with y
+    double scale = 1;  // of y
+    // The iteration uses the smaller of x x' [R, R] and x' x [C, C].
+    bool wide() const { return y.rows() <= y.cols(); }
+    int64_t side() const { return std::min(y.rows(), y.cols()); }
+  };
+  std::vector<Matrix> matrices = std::vector<Matrix>(1);
+  std::span<const Coefficients> iterations;  // an odd number
+  double margin = 1;
+  bool tf32 = false;
+  static constexpr const char* kName = "orthogonalize";
+  std::vector<Field> fields() {
+    std::vector<Field> all;
+    for (Matrix& m : matrices) all.insert(all.end(), {{"y", Io::out, &m.y}, {"x", Io::in, &m.x}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.that(!matrices.empty() && iterations.size() % 2 == 1, "matrices",
+           "at least one, and an odd number of iterations");
+    for (const Matrix& m : matrices)
+      e.floating("x", m.x).matrix("x", m.x).floating("y", m.y).is("y", m.y, m.x.dtype, m.x.shape);
+  }
+  // FLOPs of a matrix: two GEMMs of an iteration use both of its sides, one only the shorter side.
+  static double flops(const Matrix& m, size_t iterations) {
+    const auto side = double(m.side()), other = double(m.y.numel()) / std::max(side, 1.0);
+    return double(iterations) * 2 * side * side * (2 * other + side);
+  }
+  Cost cost() const {
+    double sum = 0;
+    for (const Matrix& m : matrices) sum += flops(m, iterations.size());
+    return {sum, traffic(*this)};
+  }
+};
+
+// Memory for the iterations of one matrix: an intermediate result, the gram matrix and its square.
+struct OrthogonalizeWorkspace {
+  static constexpr size_t kAlign = 256;  // bytes
+  size_t gram, square, bytes;
+  explicit OrthogonalizeWorkspace(const Orthogonalize::Matrix& m) {
+    const auto aligned = [&](int64_t n) { return round_up(size_t(n) * size_of(m.y.dtype), kAlign); };
+    gram = aligned(m.y.numel());
+    square = gram + aligned(m.side() * m.side());
+    bytes = square + aligned(m.side() * m.side());
+  }
+  // Bytes for any one matrix of the op.
+  static size_t of_any(const Orthogonalize& op) {
+    size_t most = 0;
+    for (const Orthogonalize::Matrix& m : op.matrices) most = std::max(most, OrthogonalizeWorkspace(m).bytes);
+    return most;
+  }
+};
+
+// Defines the iterations of one matrix: run() gets its ops in order.
+template <class Run>
+void in_parts(const Orthogonalize& op, const Orthogonalize::Matrix& m, void* workspace, Run&& run) {
+  const OrthogonalizeWorkspace at(m);
+  const DType type = m.y.dtype;
+  const auto placed = [&](size_t offset, Shape shape) {
+    return Tensor{static_cast<char*>(workspace) + offset, type, shape};
+  };
+  Tensor x = placed(0, m.y.shape), y = m.y;
+  const Tensor gram = placed(at.gram, {m.side(), m.side()}), square = placed(at.square, {m.side(), m.side()});
+  run(NormalizeMatrix{.y = x, .x = m.x, .margin = op.margin});
+  for (size_t i = 0; i < op.iterations.size(); ++i) {
+    const double by = i + 1 == op.iterations.size() ? m.scale : 1;
+    const auto [a, b, c] = op.iterations[i];
+    run(Gemm{.d = gram, .a = x, .b = x, .ta = !m.wide(), .tb = m.wide(), .tf32 = op.tf32, .symmetric = true});
+    run(Gemm{.d = square, .a = gram, .b = gram, .tb = true, .tf32 = op.tf32, .symmetric = true});
+    run(Combine{.y = square, .a = gram, .b = square, .alpha = float(by * b), .beta = float(by * c)});
+    run(Combine{.y = y, .a = x, .alpha = float(by * a)});
+    const Tensor &left = m.wide() ? square : x, &right = m.wide() ? x : square;
+    run(Gemm{.d = y, .a = left, .b = right, .accumulate = true, .tf32 = op.tf32});
+    std::swap(x, y);
+  }
+}
+
+// Bytes that any part of the op needs from these ops.
+template <class AnyOps>
+size_t scratch_of_parts(const Orthogonalize& op, const AnyOps& ops) {
+  size_t most = 0;
+  char somewhere[1];  // parts are only measured
+  for (const Orthogonalize::Matrix& m : op.matrices)
+    in_parts(op, m, somewhere, [&](const auto& part) { most = std::max(most, ops.scratch(part)); });
+  return most;
+}
 
 // NorMuon [Li et al. 2025, "NorMuon"]: normalizes an update x of a matrix; v is a running mean of squares per output:
 //   v = b v + (1 - b) mean(x^2);  u = x / (sqrt(v) + eps);  x = scale u |x| / (|u| + eps)

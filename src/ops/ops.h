@@ -40,7 +40,7 @@ namespace athanor {
   X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
   X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
   X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) X(FactoredMoments) X(ClipFactors) X(Momentum) \
-  X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) X(JoinMaster) X(QkClip) X(Quantize) \
+  X(NormalizeMatrix) X(Combine) X(Orthogonalize) X(NormalizeNeurons) X(SplitMaster) X(JoinMaster) X(QkClip) X(Quantize) \
   X(AmaxOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(DropChoices) X(RouteBwd) \
   X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) \
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
@@ -65,6 +65,7 @@ class Ops {
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
   virtual bool fuses(const GroupedGemm&) const { return false; }   // with h
+  virtual bool fuses(const Orthogonalize&) const { return false; }
   virtual ScaledGemmPlan plan_scaled_gemm(const ScaledGemm&) const { return {}; }
   // True if quantized GEMMs expect K contiguous in both operands, so that callers should have Quantize write transposed
   // values where needed.

@@ -133,7 +133,7 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
   if (rule == RuleName::adamw) r.update_clip_threshold = o.update_clip_threshold;
   if (rule == RuleName::normuon) r.beta2 = group.beta2.value_or(o.normuon_beta2);
   if (compresses(rule)) r.freeze_step = o.freeze_step;
-  if (muon) r.scale = o.muon_scale, r.coefficients = o.muon_coefficients;
+  if (muon) r.scale = o.muon_scale, r.coefficients = o.muon_coefficients, r.elements_at_once = o.muon_elements_at_once;
   return r;
 }
 

@@ -26,6 +26,7 @@ struct RuleOptions {
   double update_clip_threshold = 0;      // adamw: maximum RMS of a tensor's update; 0 = off
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
+  int64_t elements_at_once = 0;          // see OptimizerOptions::muon_elements_at_once
   DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
   int64_t freeze_step = 0;               // compresses(): number of steps before the variance is frozen
   uint64_t seed = 0;                     // seed of stochastic rounding
@@ -58,7 +59,8 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  double normuon_beta2 = 0.95;       // normuon also uses muon's options
+  int64_t muon_elements_at_once = 4 << 20;  // a rank orthogonalizes so many together, at least one tensor
+  double normuon_beta2 = 0.95;              // normuon also uses muon's options
   int64_t min_8bit_size = 4096;      // has_8bit_moments(): minimum number of elements of a matrix with 8-bit moments
   double update_clip_threshold = 0;  // adamw: maximum RMS of a tensor's update; 0 = off
   int64_t freeze_step = 1;           // compresses(): steps with uncompressed gradients, before the variance is frozen

@@ -66,19 +66,32 @@ std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixT
   return rounds;
 }
 
+std::vector<MatrixOwners::Group> grouped(const std::vector<std::vector<const MatrixTensor*>>& rounds, int64_t at_once) {
+  std::vector<MatrixOwners::Group> groups;
+  std::vector<int64_t> sizes;
+  for (size_t j = 0; j < rounds.size(); ++j) {
+    bool fits = !groups.empty();
+    for (size_t k = 0; k < rounds[j].size() && fits; ++k)
+      fits = !rounds[j][k] || sizes[k] + rounds[j][k]->numel <= at_once;
+    if (!fits) groups.push_back({j, j}), sizes.assign(rounds[j].size(), 0);
+    for (size_t k = 0; k < rounds[j].size(); ++k) sizes[k] += rounds[j][k] ? rounds[j][k]->numel : 0;
+    ++groups.back().last;
+  }
+  return groups;
+}
+
 }  // namespace
 
-// FLOPs of an iteration's three GEMMs: two use both sides, one only the short side.
 double WholeMatrix::cost() const {
-  const auto side = double(std::min(rows, cols)), other = double(std::max(rows, cols));
-  return side * side * (2 * other + side);
+  return Orthogonalize::flops({.y = Tensor{nullptr, DType::bf16, {rows, cols}}, .x = {}}, 1);
 }
 
 double MatrixTensor::cost() const {
   return std::transform_reduce(matrices.begin(), matrices.end(), 0.0, std::plus{}, std::mem_fn(&WholeMatrix::cost));
 }
 
-MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, const ProcessMesh& mesh, int numbers_state)
+MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, const ProcessMesh& mesh, int64_t at_once,
+                           int numbers_state)
     : params_(params), grid_(mesh.grid_of_weights()), ranks_(mesh.weights().size()) {
   const auto pieces = params.pieces();
   for (const UpdateRange& r : placed.ranges) {
@@ -93,6 +106,7 @@ MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, const
                std::ranges::any_of(tensor.parts, [](const auto& part) { return part.first > 0; });
   }
   rounds_ = deal_out(tensors_, ranks_);
+  groups_ = grouped(rounds_, at_once);
 }
 
 MatrixOwners::Held MatrixOwners::held(const MatrixTensor& t, int k) const {
@@ -115,20 +129,21 @@ bool MatrixOwners::gives(const MatrixTensor& t, int owner, int k) const {
 std::vector<MatrixExchange> MatrixOwners::exchanges(size_t size) const {
   std::vector<MatrixExchange> all;
   if (ranks_ == 1) return all;
-  for (size_t j = 0; j < rounds(); ++j) {
-    MatrixExchange averages{.exposed = j == 0}, updates{.exposed = j + 1 == rounds()};
-    for (int owner = 0; owner < ranks_; ++owner) {
-      const MatrixTensor* t = rounds_[j][size_t(owner)];
-      for (int k = 0; t && k < ranks_; ++k) {
-        const int64_t bytes = held(*t, k).size() * int64_t(size);
-        if (k == owner || bytes == 0) continue;
-        if (gives(*t, owner, k)) averages.parts.push_back({k, owner, bytes});
-        updates.parts.push_back({owner, k, bytes});
+  for (const Group& group : groups_)
+    for (size_t j = group.first; j < group.last; ++j) {
+      MatrixExchange averages{.exposed = group.first == 0}, updates{.exposed = group.last == rounds()};
+      for (int owner = 0; owner < ranks_; ++owner) {
+        const MatrixTensor* t = rounds_[j][size_t(owner)];
+        for (int k = 0; t && k < ranks_; ++k) {
+          const int64_t bytes = held(*t, k).size() * int64_t(size);
+          if (k == owner || bytes == 0) continue;
+          if (gives(*t, owner, k)) averages.parts.push_back({k, owner, bytes});
+          updates.parts.push_back({owner, k, bytes});
+        }
       }
+      if (gathers()) all.push_back(std::move(averages));
+      all.push_back(std::move(updates));
     }
-    if (gathers()) all.push_back(std::move(averages));
-    all.push_back(std::move(updates));
-  }
   return all;
 }
 

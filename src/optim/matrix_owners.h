@@ -1,7 +1,8 @@
 // Assigns matrices to the ranks that orthogonalize them, and plans the communication. Every tensor of matrices has one
 // owner among all ranks that hold parts of the weights (ProcessMesh::weights()), replicas included. Tensors are dealt
-// out by cost, most expensive first, so that owners have about equal work. In a round every owner processes one of its
-// tensors, overlapped with receiving the next round's inputs and sending the last round's results.
+// out by cost, most expensive first, so that owners have about equal work. A round is an exchange of one tensor of
+// every owner. Rounds of small tensors are processed together, as a group, overlapped with receiving the next group's
+// inputs and sending the last group's results.
 #pragma once
 #include <vector>
 
@@ -44,12 +45,16 @@ struct MatrixTensor {
 class MatrixOwners {
  public:
   // The ranks are those of ProcessMesh::weights(). numbers_state: index of the per-output state; -1 if the rule has
-  // none.
-  MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int numbers_state);
+  // none. A group has as many rounds as keep every owner's tensors within `at_once` elements, at least one.
+  MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int64_t at_once, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }
   // By rank: the tensor that it processes in round j, or null.
   const std::vector<const MatrixTensor*>& round(size_t j) const { return rounds_[j]; }
+  struct Group {
+    size_t first, last;  // rounds [first, last)
+  };
+  const std::vector<Group>& groups() const { return groups_; }
   int ranks() const { return ranks_; }
   // The part of a tensor that rank k updates: a range of its unit's elements, and its offset among the concatenated
   // parts.
@@ -65,8 +70,8 @@ class MatrixOwners {
   // the owner's index along the cuts, or else the first.
   bool gives(const MatrixTensor&, int owner, int k) const;
 
-  // The communication of all rounds, in the order of the calls, with elements of `size` bytes: per round the averages,
-  // then the updates. Averages of the first and updates of the last round are not overlapped.
+  // The communication of all rounds, with elements of `size` bytes: per round the averages, then the updates.
+  // Averages of the first and updates of the last group are not overlapped.
   std::vector<MatrixExchange> exchanges(size_t size) const;
   // True if the averages of a tensor are distributed over several ranks.
   bool gathers() const { return gathers_; }
@@ -78,6 +83,7 @@ class MatrixOwners {
   bool gathers_ = false;
   std::vector<MatrixTensor> tensors_;
   std::vector<std::vector<const MatrixTensor*>> rounds_;
+  std::vector<Group> groups_;
 };
 
 }  // namespace athanor

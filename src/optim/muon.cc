@@ -15,9 +15,7 @@
 namespace athanor {
 namespace {
 
-struct Coefficients {
-  double a, b, c;
-};
+using Coefficients = Orthogonalize::Coefficients;
 // [Jordan et al. 2024]: five equal iterations; amplifies small singular values quickly and leaves all in [0.68, 1.14].
 constexpr std::array<Coefficients, 5> kQuintic = {{{3.4445, -4.7750, 2.0315},
                                                    {3.4445, -4.7750, 2.0315},
@@ -67,25 +65,25 @@ class MuonRule final : public UpdateRule {
   // Replaces the gradients in this rank's shard by updates.
   void make_orthogonal(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     Communicator& group = c.mesh.weights();
-    if (!owners_) owners_.emplace(params, placed, c.mesh, normalizes() ? int(placed.states[1]) : -1);
+    if (!owners_)
+      owners_.emplace(params, placed, c.mesh, o_.elements_at_once, normalizes() ? int(placed.states[1]) : -1);
     if (c.update_sums)
       std::ranges::move(owners_->exchanges(size_of(product_type(c))), std::back_inserter(c.update_sums->exchanges));
-    Sent next = owners_->rounds() > 0 ? collect(c, params, 0) : Sent{}, back;
-    for (size_t j = 0; j < owners_->rounds(); ++j) {
-      Sent now = std::exchange(next, {});
-      if (j + 1 < owners_->rounds()) next = collect(c, params, j + 1);
-      c.wait(std::move(now.ticket));
-      const MatrixTensor* mine = owners_->round(j)[size_t(group.rank())];
-      Buffer updates;
-      if (mine) {
-        updates = updates_of(c, params, placed, *mine, rearranged(c, *mine, std::move(now.in), false), step_state);
-        updates = rearranged(c, *mine, std::move(updates), true);
-      }
-      now = {};
-      Sent spreading = spread(c, params, j, std::move(updates));
-      take(c, std::exchange(back, std::move(spreading)));
+    const auto& groups = owners_->groups();
+    std::vector<Sent> next, back;
+    if (!groups.empty()) next = collect(c, params, groups[0]);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      std::vector<Sent> now = std::exchange(next, {});
+      if (g + 1 < groups.size()) next = collect(c, params, groups[g + 1]);
+      for (Sent& sent : now) c.wait(std::move(sent.ticket));
+      std::vector<Buffer> updates = updates_of(c, params, placed, groups[g], now, step_state);
+      now.clear();
+      std::vector<Sent> spreading;
+      for (size_t j = groups[g].first; j < groups[g].last; ++j)
+        spreading.push_back(spread(c, params, j, std::move(updates[j - groups[g].first])));
+      for (Sent& sent : std::exchange(back, std::move(spreading))) take(c, std::move(sent));
     }
-    take(c, std::move(back));
+    for (Sent& sent : back) take(c, std::move(sent));
     if (normalizes() && group.size() > 1) share_numbers(c, params, placed);
   }
 
@@ -139,6 +137,11 @@ class MuonRule final : public UpdateRule {
     return to;
   }
 
+  std::vector<Sent> collect(Ctx& c, const ParamStore& params, MatrixOwners::Group group) const {
+    std::vector<Sent> all;
+    for (size_t j = group.first; j < group.last; ++j) all.push_back(collect(c, params, j));
+    return all;
+  }
   // Starts sending the momenta of a round's tensors to the owners within this replica of the weights. They are rounded
   // before they are sent, so they do not depend on the number of ranks.
   Sent collect(Ctx& c, const ParamStore& params, size_t j) const {
@@ -172,27 +175,51 @@ class MuonRule final : public UpdateRule {
     return sent;
   }
 
-  // Returns the updates of this rank's tensor of a round, computed from its momenta [numel].
-  Buffer updates_of(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
-                    const Buffer& averages, Tensor step_state) const {
-    const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
-    const DType type = product_type(c);
-    Buffer all;
-    if (tensor.matrices.size() > 1) all = c.alloc("updates of a tensor", type, {tensor.numel});
-    for (const WholeMatrix& matrix : tensor.matrices) {
-      Buffer x = c.alloc("matrix", type, {matrix.rows, matrix.cols});
-      c.run(NormalizeMatrix{.y = x.t, .x = matrix.in(averages.t), .margin = margin});
-      x = orthogonal(c, std::move(x), matrix);
-      if (normalizes()) {
-        const Tensor v =
-            numbers_of(params, tensor.unit, placed).slice(matrix.numbers, matrix.numbers + matrix.outputs());
-        c.run(NormalizeNeurons{
-            .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
+  // Returns the updates of this rank's tensors of a group of rounds [numel], computed from their momenta; in parts, as
+  // they are sent. Frees the momenta.
+  std::vector<Buffer> updates_of(Ctx& c, const ParamStore& params, const Placed& placed, MatrixOwners::Group group,
+                                 std::vector<Sent>& momenta, Tensor step_state) const {
+    const auto me = size_t(c.mesh.weights().rank());
+    std::vector<Buffer> averages(momenta.size()), updates(momenta.size());
+    Orthogonalize op{.matrices = {},
+                     .iterations = kQuintic,
+                     .margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1,
+                     .tf32 = c.recipe.tf32};
+    if (o_.coefficients == MuonCoefficients::polar_express) op.iterations = kPolarExpress;
+    const auto for_each = [&](const auto& fn) {  // of this rank's tensors: number within the group, tensor
+      for (size_t i = 0; i < momenta.size(); ++i)
+        if (const MatrixTensor* mine = owners_->round(group.first + i)[me]) fn(i, *mine);
+    };
+    for_each([&](size_t i, const MatrixTensor& mine) {
+      averages[i] = rearranged(c, mine, std::move(momenta[i].in), false);
+      updates[i] = c.alloc("updates of matrices", product_type(c), {mine.numel});
+      int64_t at = 0;  // matrices one after the other
+      for (const WholeMatrix& m : mine.matrices) {
+        const Tensor y = updates[i].t.slice(at, at + m.rows * m.cols).view({m.rows, m.cols});
+        op.matrices.push_back({.y = y, .x = m.in(averages[i].t), .scale = normalizes() ? 1 : scale(m)});
+        at += m.rows * m.cols;
       }
-      if (!all) return x;
-      c.run(Combine{.y = matrix.in(all.t), .a = x.t});
-    }
-    return all;
+    });
+    if (!op.matrices.empty()) c.run(op);
+    auto done = op.matrices.begin();
+    for_each([&](size_t i, const MatrixTensor& mine) {
+      for (const WholeMatrix& m : mine.matrices) {
+        const Tensor y = (done++)->y;
+        if (normalizes()) normalize(c, params, placed, mine, m, y, step_state);
+        if (mine.matrices.size() > 1) c.run(Combine{.y = m.in(averages[i].t), .a = y});
+      }
+      if (mine.matrices.size() > 1) std::swap(updates[i], averages[i]);
+      averages[i] = {};
+      updates[i] = rearranged(c, mine, std::move(updates[i]), true);
+    });
+    return updates;
+  }
+
+  void normalize(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
+                 const WholeMatrix& matrix, Tensor x, Tensor step_state) const {
+    const Tensor v = numbers_of(params, tensor.unit, placed).slice(matrix.numbers, matrix.numbers + matrix.outputs());
+    c.run(NormalizeNeurons{
+        .x = x, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
   }
 
   // Starts sending the updates of a round to all ranks that apply a part of them, in every replica of the weights.
@@ -278,31 +305,6 @@ class MuonRule final : public UpdateRule {
     const auto out = double(m.outputs()), in = double(m.inputs());
     if (o_.scale == MuonScale::match_rms) return 0.2 * std::sqrt(std::max(out, in));
     return std::sqrt(o_.scale == MuonScale::spectral ? out / in : std::max(1.0, out / in));
-  }
-
-  // Per iteration X <- a X + b (X X') X + c (X X')^2 X; the last iteration also multiplies by the scale. Uses the
-  // smaller of X X' and X' X.
-  Buffer orthogonal(Ctx& c, Buffer x, const WholeMatrix& matrix) const {
-    const bool wide = matrix.rows <= matrix.cols;
-    const int64_t side = std::min(matrix.rows, matrix.cols);
-    const auto& turns = o_.coefficients == MuonCoefficients::polar_express ? kPolarExpress : kQuintic;
-    const bool tf32 = c.recipe.tf32;
-    const Buffer gram = c.alloc("gram matrix", x.t.dtype, {side, side});
-    const Buffer square = c.alloc("square of the gram matrix", x.t.dtype, {side, side});
-    Buffer y = c.alloc("next matrix", x.t.dtype, x.t.shape);
-    for (size_t turn = 0; turn < turns.size(); ++turn) {
-      const double by = turn + 1 == turns.size() && !normalizes() ? scale(matrix) : 1;
-      const auto [p, q, r] = turns[turn];
-      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32, .symmetric = true});
-      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32, .symmetric = true});
-      c.run(Combine{.y = square.t, .a = gram.t, .b = square.t, .alpha = float(by * q), .beta = float(by * r)});
-      c.run(Combine{.y = y.t, .a = x.t, .alpha = float(by * p)});
-      const Tensor& left = wide ? square.t : x.t;
-      const Tensor& right = wide ? x.t : square.t;
-      c.run(Gemm{.d = y.t, .a = left, .b = right, .accumulate = true, .tf32 = tf32});
-      std::swap(x, y);
-    }
-    return x;
   }
 
   RuleOptions o_;

@@ -146,7 +146,7 @@ double least_update_seconds(const Engine& engine, const Roofline& limits) {
 double least_update_product_seconds(const Engine& engine, const Roofline& limits) {
   double sum = 0;
   for (const Launch& launch : engine.update_launches())
-    if (launch.inner > 0) sum += least_seconds(launch, limits);
+    if (launch.multiplies()) sum += least_seconds(launch, limits);
   return sum;
 }
 

@@ -38,6 +38,12 @@ void ReferenceOps::run(const NormalizeMatrix& op, void*) {
   store(op.y, x);
 }
 
+size_t ReferenceOps::scratch(const Orthogonalize& op) const { return OrthogonalizeWorkspace::of_any(op); }
+void ReferenceOps::run(const Orthogonalize& op, void* scratch) {
+  for (const Orthogonalize::Matrix& m : op.matrices)
+    in_parts(op, m, scratch, [&](const auto& part) { run(part, nullptr); });
+}
+
 void ReferenceOps::run(const NormalizeNeurons& op, void*) {
   StepState s;
   std::memcpy(&s, op.state.data, sizeof s);

@@ -71,6 +71,8 @@ class ReferenceOps final : public Ops {
   void run(const ClipFactors&, void*) override;
   void run(const Momentum&, void*) override;
   void run(const NormalizeMatrix&, void*) override;
+  void run(const Orthogonalize&, void* scratch) override;
+  size_t scratch(const Orthogonalize&) const override;
   void run(const Combine&, void*) override;
   void run(const NormalizeNeurons&, void*) override;
   void run(const SplitMaster&, void*) override;

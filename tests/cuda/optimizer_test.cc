@@ -38,6 +38,7 @@ TEST_F(Optimizer, ClipFactors) { agrees_with_the_reference(ClipFactors::kName, o
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
 TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
+TEST_F(Optimizer, Orthogonalize) { agrees_with_the_reference(Orthogonalize::kName, optimizer_cases, 10); }
 TEST_F(Optimizer, NormalizeNeurons) { agrees_with_the_reference(NormalizeNeurons::kName, optimizer_cases, 40); }
 TEST_F(Optimizer, SplitMaster) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, JoinMaster) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }

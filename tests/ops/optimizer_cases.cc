@@ -455,6 +455,25 @@ void matrix_cases(Examiner& examine) {
       "zeros", {.y = tensor(DType::bf16, {4, 4}), .x = tensor(DType::bf16, {4, 4})}, {{"x", constant(0)}}});
 }
 
+void orthogonalize_cases(Examiner& examine) {
+  using Coefficients = Orthogonalize::Coefficients;
+  static constexpr Coefficients kCubic[] = {{1.5, -0.5, 0}, {1.5, -0.5, 0}, {1.5, -0.5, 0}};
+  static constexpr Coefficients kQuintic[] = {{3.4445, -4.7750, 2.0315}};
+  const auto matrix = [](DType type, int64_t rows, int64_t cols, int64_t stride, double scale) {
+    return Orthogonalize::Matrix{
+        .y = tensor(type, {rows, cols}), .x = tensor(type, {rows, cols}, stride), .scale = scale};
+  };
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const auto& [rows, cols, stride] :
+         {std::tuple<int64_t, int64_t, int64_t>{1, 1, 0}, {3, 5, 0}, {40, 24, 72}, {64, 130, 0}})
+      examine(OpCase<Orthogonalize>{cat(rows, "x", cols, " of ", stride, " ", type),
+                                    {.matrices = {matrix(type, rows, cols, stride, 0.7)}, .iterations = kQuintic}});
+    Orthogonalize many{.matrices = {}, .iterations = kCubic, .margin = 1.02};
+    for (int i = 0; i < 7; ++i) many.matrices.push_back(matrix(type, 24 + i, 30, i % 2 ? 64 : 0, 1 + i));
+    examine(OpCase<Orthogonalize>{cat("side by side ", type), many});
+  }
+}
+
 void neuron_cases(Examiner& examine) {
   const auto one = [](const std::string& name, DType type, int64_t rows, int64_t cols, bool columns) {
     return OpCase<NormalizeNeurons>{name,
@@ -523,6 +542,7 @@ void optimizer_cases(Examiner& examine) {
   adafactor_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
+  orthogonalize_cases(examine);
   neuron_cases(examine);
   master_cases(examine);
   step_control_cases(examine);

@@ -17,6 +17,8 @@ class Sabotage final : public Decorated<Sabotage> {
   };
   Sabotage(std::unique_ptr<Ops> inner, Plan plan) : inner_(std::move(inner)), plan_(std::move(plan)) {}
   const Ops& inner() const { return *inner_; }
+  using Decorated::fuses;
+  bool fuses(const Orthogonalize&) const override { return true; }  // a bug is planted in the op, not in its parts
 
   template <class Op>
   void on(const Op& op, void* scratch) {

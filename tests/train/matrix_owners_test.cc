@@ -82,7 +82,8 @@ struct Outcome {
   double traffic = 0;                 // bytes in the plan of rank 0
 };
 
-Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
+// at_once: OptimizerOptions::muon_elements_at_once; 0: tensor after tensor, so that exchanges overlap.
+Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2, int64_t at_once = 0) {
   Outcome run;
   const auto n = size_t(s.ranks());
   run.watches.resize(n), run.product_flops.resize(n), run.planned.resize(n);
@@ -93,7 +94,9 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
     const int rank = world->rank();
     const auto of = s.tensor > 1 ? Watched::Of::group : Watched::Of::world;
     ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, of), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    EngineOptions of_engine = options(s);
+    of_engine.optimizer.muon_elements_at_once = at_once;
+    Engine engine(tiny(s), of_engine, {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
     std::vector<double> losses;
@@ -107,7 +110,7 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
     auto masters = testing::all_masters(engine, *cpu.device);  // communicates, so `seen` is copied first
     const std::lock_guard lock(mutex);
     for (const Launch& launch : engine.update_launches())
-      if (launch.inner > 0) run.product_flops[size_t(rank)] += launch.cost.flops;
+      if (launch.multiplies()) run.product_flops[size_t(rank)] += launch.cost.flops;
     run.watches[size_t(rank)] = seen;
     run.planned[size_t(rank)] = engine.update_sums();
     if (rank != 0) return;
@@ -182,6 +185,18 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
 }
 
 // Every rank keeps its part of everything, so lost or misplaced parts show in the weights.
+TEST(MatrixOwners, TensorsTogetherAreAsTensorAfterTensor) {
+  for (const RuleName rule : {RuleName::muon, RuleName::normuon})
+    for (const Setting& s : {Setting{.rule = rule}, Setting{.shards = 2, .stage = 1, .rule = rule}}) {
+      const Outcome apart = run(s);
+      for (const int64_t at_once : {3000, 1 << 20}) {
+        const Outcome together = run(s, {}, 2, at_once);
+        EXPECT_EQ(together.masters, apart.masters) << s.name() << ", " << at_once;
+        EXPECT_EQ(together.traffic, apart.traffic) << s.name() << ", " << at_once;
+      }
+    }
+}
+
 TEST(MatrixOwners, MistakesShow) {
   for (const Setting& s : {Setting{.replicas = 2, .shards = 2, .stage = 1, .rule = RuleName::muon},
                            Setting{.shards = 2, .stage = 0, .rule = RuleName::normuon},
