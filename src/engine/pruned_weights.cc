@@ -115,7 +115,7 @@ void PrunedWeights::planned() {
 }
 
 // Segments in the order of pieces, and of elements within a piece.
-std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
+std::vector<PrunedWeights::Segment> PrunedWeights::segments(const ProcessMesh& mesh) const {
   std::vector<Segment> all;
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
   size_t number = 0;
@@ -125,7 +125,10 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
     const ParamStore::Unit& of = *params_.units()[unit];
     // The padding after a piece does not belong to it.
     const ParamStore::Range mine = of.owned(pieces[i].offset, pieces[i].offset + pieces[i].slice->shape.numel());
-    if (mine.begin < mine.end) all.push_back({unit, number, group_of_[number], mine, of.states[state_].part(mine)});
+    const Placement& p = params_.placement({pieces[i].param});
+    const bool counts = mesh.is_first_except(p.cuts | p.shards | p.stages);
+    if (mine.begin < mine.end)
+      all.push_back({unit, number, group_of_[number], counts, mine, of.states[state_].part(mine)});
     ++number;
   }
   return all;
@@ -147,8 +150,8 @@ void PrunedWeights::apply(Ctx& c) const {
 std::vector<PrunedMatrix> PrunedWeights::matrices(Device& device, const ProcessMesh& mesh,
                                                   Communicator* control) const {
   std::vector<int64_t> zeros(group_of_.size());
-  if (mesh.copies().rank() == 0)
-    for (const Segment& s : segments()) zeros[s.piece] += std::ranges::count(read<uint8_t>(device, s.mask), 1);
+  for (const Segment& s : segments(mesh))
+    if (s.counts) zeros[s.piece] += std::ranges::count(read<uint8_t>(device, s.mask), 1);
   sum_over_ranks(control, zeros);
   std::vector<PrunedMatrix> all;
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
@@ -159,14 +162,14 @@ std::vector<PrunedMatrix> PrunedWeights::matrices(Device& device, const ProcessM
 
 void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator* control, double sparsity) const {
   if (options_.pattern == PrunePattern::two_of_four)
-    choose_two_of_four(device);
+    choose_two_of_four(device, mesh);
   else
     choose_smallest(device, mesh, control, sparsity);
 }
 
 // Prunes the two smallest of every four elements; of equal ones the first.
-void PrunedWeights::choose_two_of_four(Device& device) const {
-  for (const Segment& s : segments()) {
+void PrunedWeights::choose_two_of_four(Device& device, const ProcessMesh& mesh) const {
+  for (const Segment& s : segments(mesh)) {
     const Magnitudes x = magnitudes(device, *params_.units()[s.unit], s.range);
     CHECK(x.size() % kGroup == 0, "a shard divides a group of ", kGroup, " weights");
     std::vector<uint8_t> mask(x.size());
@@ -184,32 +187,31 @@ void PrunedWeights::choose_two_of_four(Device& device) const {
 // once. Of elements equal to the threshold the first are pruned, in the order of the files.
 void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Communicator* control,
                                     double sparsity) const {
-  const std::vector<Segment> mine = segments();
+  const std::vector<Segment> mine = segments(mesh);
   const size_t groups = sizes_.size();
-  const bool counts_here = mesh.copies().rank() == 0;
   std::vector<Magnitudes> all;
   for (const Segment& s : mine) all.push_back(magnitudes(device, *params_.units()[s.unit], s.range));
-  const auto for_each = [&](const auto& fn) {
+  const auto for_each_counted = [&](const auto& fn) {
     for (size_t i = 0; i < mine.size(); ++i)
-      for (const uint32_t x : all[i]) fn(mine[i].group, x);
+      for (const uint32_t x : mine[i].counts ? all[i] : Magnitudes{}) fn(mine[i].group, x);
   };
   std::vector<int64_t> wanted, counts(groups * kBuckets);
   for (const int64_t size : sizes_) wanted.push_back(std::llround(sparsity * double(size)));
   std::vector<uint32_t> threshold(groups);
-  if (counts_here) for_each([&](size_t g, uint32_t x) { ++counts[g * kBuckets + (x >> 16)]; });
+  for_each_counted([&](size_t g, uint32_t x) { ++counts[g * kBuckets + (x >> 16)]; });
   sum_over_ranks(control, counts);
   for (size_t g = 0; g < groups; ++g) threshold[g] = uint32_t(bucket_of(&counts[g * kBuckets], wanted[g])) << 16;
   std::ranges::fill(counts, 0);
-  if (counts_here)
-    for_each([&](size_t g, uint32_t x) {
-      if (x >> 16 == threshold[g] >> 16) ++counts[g * kBuckets + (x & 0xffff)];
-    });
+  for_each_counted([&](size_t g, uint32_t x) {
+    if (x >> 16 == threshold[g] >> 16) ++counts[g * kBuckets + (x & 0xffff)];
+  });
   sum_over_ranks(control, counts);
   for (size_t g = 0; g < groups; ++g) threshold[g] |= uint32_t(bucket_of(&counts[g * kBuckets], wanted[g]));
-  const auto shards = size_t(mesh.shards().size()), shard = size_t(mesh.shards().rank());
+  const bool sharded = params_.placement({params_.pieces().front().param}).shards != Axes{};
+  const auto shards = size_t(sharded ? mesh.shards().size() : 1), shard = size_t(sharded ? mesh.shards().rank() : 0);
   std::vector<int64_t> equal(group_of_.size() * shards);  // [pieces, shards]
   for (size_t i = 0; i < mine.size(); ++i)
-    if (counts_here) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
+    if (mine[i].counts) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
   sum_over_ranks(control, equal);
   std::vector<int64_t> of_piece(group_of_.size());  // remainder of `wanted` before this rank's part of each piece
   for (size_t piece = 0; piece < of_piece.size(); ++piece)

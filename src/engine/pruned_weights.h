@@ -47,12 +47,13 @@ class PrunedWeights {
  private:
   struct Segment {
     size_t unit, piece, group;  // piece: index among pruned pieces; group: weights that are compared with each other
+    bool counts;                // of the ranks that have the same segment one counts it
     ParamStore::Range range;
     Tensor mask;
   };
-  std::vector<Segment> segments() const;
+  std::vector<Segment> segments(const ProcessMesh&) const;
   void choose_smallest(Device&, const ProcessMesh&, Communicator*, double sparsity) const;
-  void choose_two_of_four(Device&) const;
+  void choose_two_of_four(Device&, const ProcessMesh&) const;
 
   ParamStore& params_;
   PruningOptions options_;

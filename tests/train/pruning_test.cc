@@ -110,9 +110,10 @@ TEST(Pruning, TwoOfFourInputsOfEveryOutputAreZero) {
 TEST(Pruning, RanksChooseTheSameWeights) {
   for (const bool equal : {false, true}) {
     std::vector<float> want;
-    for (int stage = 0; stage <= 3; ++stage) {
+    for (const auto& [stage, replicas, shards, context] :
+         {std::array{0, 1, 1, 1}, {0, 1, 2, 1}, {0, 1, 1, 2}, {1, 1, 2, 1}, {2, 1, 2, 2}, {3, 2, 2, 1}}) {
       Setting s{.type = ModelType::llama, .lr = 0, .length = 8};
-      s.stage = stage, s.shards = stage == 0 ? 1 : 2, s.replicas = stage == 3 ? 2 : 1, s.context = stage == 2 ? 2 : 1;
+      s.stage = stage, s.shards = shards, s.replicas = replicas, s.context = context;
       std::mutex mutex;
       with_engine(s, {}, [&](Engine& engine, const CpuBackend& cpu) {
         if (equal) {
