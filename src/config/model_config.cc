@@ -31,7 +31,7 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   if (m.attention_bias) block += queries + keys + keys;
   if (m.attention_bias && m.model_type == ModelType::athanor) block += hidden;
   if (m.qk_norm && m.qk_norm_elementwise_affine)
-    block += m.model_type == ModelType::olmoe ? queries + keys : N(m.head_dim) + N(m.head_dim);
+    block += norms_all_heads(m.model_type) ? queries + keys : N(m.head_dim) + N(m.head_dim);
   const N norm = gpt2 ? hidden + hidden : m.norm_elementwise_affine ? hidden : N(0);  // gpt2's LayerNorm has a bias
   if (m.embedding_norm) embeddings += norm;
   if (m.lm_head_bias) embeddings += vocab;
@@ -304,6 +304,8 @@ std::string_view architecture(ModelType type) {
 }
 
 }  // namespace
+
+bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 
 bool has_experts(ModelType type) {
   return type == ModelType::mixtral || type == ModelType::qwen3_moe || type == ModelType::olmoe ||

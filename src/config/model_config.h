@@ -129,6 +129,7 @@ bool adds_first_values(const ModelConfig&, int64_t layer);
 std::string option_of_athanor(const ModelConfig&);
 
 // Whether the family can have experts, and whether this layer has them.
+bool norms_all_heads(ModelType);  // qk_norm is of all heads together
 bool has_experts(ModelType);
 bool has_experts(const ModelConfig&, int64_t layer);
 // Whether expert selection adds a bias to the router's scores (e_score_correction_bias).

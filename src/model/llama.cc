@@ -148,10 +148,9 @@ class Llama final : public Model {
                           .scale = w.value_gate.w ? float(config_.value_gate_scale) : 1.0f});
   }
 
-  bool norms_all_heads() const { return config_.model_type == ModelType::olmoe; }
   // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads.
   AttentionShape normed_shape(AttentionShape shape) const {
-    if (norms_all_heads()) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
+    if (norms_all_heads(config_.model_type)) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
     return shape;
   }
 
@@ -196,7 +195,7 @@ class Llama final : public Model {
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
-      const int64_t size = norms_all_heads() ? q : d;
+      const int64_t size = norms_all_heads(m.model_type) ? q : d;
       w.q_norm = gained(a + "q_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
       w.k_norm = gained(a + "k_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
     }
