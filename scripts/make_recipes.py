@@ -66,16 +66,16 @@ def nanochat_optimizer(steps, length, rate, *, decay, decay_share):
         "micro_batch_size": "auto",
         "seq_length": length,
         "optimizer": "normuon",
-        "muon_scale": "original",
-        "muon_coefficients": "polar_express",
+        "muon.scale": "original",
+        "muon.coefficients": "polar_express",
         "learning_rate": rate,
-        "min_lr": 0,
-        "lr_decay_style": "WSD",
-        "lr_wsd_decay_style": "linear",
-        "lr_wsd_decay_iters": round(decay_share * steps),
-        "adam_beta1": 0.8,
-        "adam_beta2": 0.95,
-        "adam_eps": 1e-10,
+        "schedule.min_lr": 0,
+        "schedule.lr_decay_style": "WSD",
+        "schedule.lr_wsd_decay_style": "linear",
+        "schedule.lr_wsd_decay_iters": round(decay_share * steps),
+        "adam.beta1": 0.8,
+        "adam.beta2": 0.95,
+        "adam.eps": 1e-10,
         "weight_decay": decay,
         "cautious_weight_decay": True,
     }
@@ -95,8 +95,8 @@ def nanochat(depth):
         "train_data": "data/nanochat/*_train_*.bin",
         "valid_data": "data/nanochat/*_val_*.bin",
         **nanochat_optimizer(steps, length, rate, decay=fixed(0.2 * (12 / depth) ** 2), decay_share=0.4),
-        "weight_decay_style": "linear",
-        "end_weight_decay": 0,
+        "schedule.weight_decay_style": "linear",
+        "schedule.end_weight_decay": 0,
         "clip_grad": 0,
         "param_groups": [
             {"match": "model.embed_tokens.weight", "optimizer": "adamw", "lr_factor": fixed(0.3 / rate * adamw),
@@ -158,16 +158,16 @@ def speedrun():
         "micro_batch_size": "auto",
         "seq_length": 1024,
         "optimizer": "muon",
-        "muon_scale": "original",
-        "muon_coefficients": "polar_express",
+        "muon.scale": "original",
+        "muon.coefficients": "polar_express",
         "learning_rate": rate,
-        "min_lr": 0,
-        "lr_decay_style": "WSD",
-        "lr_wsd_decay_style": "linear",
-        "lr_wsd_decay_iters": round(0.7 * steps),
-        "adam_beta1": 0.8,
-        "adam_beta2": 0.95,
-        "adam_eps": 1e-10,
+        "schedule.min_lr": 0,
+        "schedule.lr_decay_style": "WSD",
+        "schedule.lr_wsd_decay_style": "linear",
+        "schedule.lr_wsd_decay_iters": round(0.7 * steps),
+        "adam.beta1": 0.8,
+        "adam.beta2": 0.95,
+        "adam.eps": 1e-10,
         "weight_decay": 0.05,
         "clip_grad": 0,
         "param_groups": [
@@ -223,12 +223,12 @@ def track1(name, *, model, steps, rate, decay, length, run):
         "micro_batch_size": "auto",
         "seq_length": length,
         "optimizer": "muon",
-        "muon_scale": "original",
+        "muon.scale": "original",
         "learning_rate": rate,
-        "lr_decay_style": "WSD",
-        "lr_wsd_decay_style": "linear",
-        "lr_wsd_decay_iters": decay,
-        "adam_eps": 1e-8,
+        "schedule.lr_decay_style": "WSD",
+        "schedule.lr_wsd_decay_style": "linear",
+        "schedule.lr_wsd_decay_iters": decay,
+        "adam.eps": 1e-8,
         "weight_decay": 0,
         "clip_grad": 0,
         **run,
@@ -253,7 +253,7 @@ def record11():
                                "*.down_proj.weight": 0},
     }
     return track1("speedrun-record-11", model=model, steps=3000, rate=0.04, decay=900, length=1024,
-                  run={"min_lr": 0, "adam_beta1": 0.9, "adam_beta2": 0.95})
+                  run={"schedule.min_lr": 0, "adam.beta1": 0.9, "adam.beta2": 0.95})
 
 
 def record19():
@@ -274,8 +274,8 @@ def record19():
                                "lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0},
     }
     return track1("speedrun-record-19", model=model, steps=steps, rate=0.05, decay=round(0.4 * steps), length=65536,
-                  run={"sliding_window_schedule": grows, "min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95,
-                       "reset_attention_mask": True, "eod_token_id": 50256})
+                  run={"sliding_window_schedule": grows, "schedule.min_lr": 0.005, "adam.beta1": 0.8, "adam.beta2": 0.95,
+                       "documents.reset_attention_mask": True, "documents.eod_token_id": 50256})
 
 
 def slowrun(name, *, epochs=12, decay=1.6, multiplier=0.25, run=None):
@@ -314,7 +314,7 @@ def muloco():
     """MuLoCo with one worker over the slow run's model (github bentherien/muloco-slowrun-analysis at fece39e6,
     2026-03-01, and its best result, 3.3666): an outer step of Nesterov momentum after every three steps of Muon."""
     return slowrun("slowrun-muloco", decay=1.3, multiplier=0.23,
-                   run={"local_steps": 3, "outer_learning_rate": 0.5, "outer_momentum": 0.5})
+                   run={"local_updates.steps": 3, "local_updates.outer_learning_rate": 0.5, "local_updates.outer_momentum": 0.5})
 
 
 def mlperf():
@@ -331,11 +331,11 @@ def mlperf():
         "seq_length": length,
         "optimizer": "adamw",
         "learning_rate": 0.0005,
-        "lr_decay_style": "cosine",
-        "lr_warmup_iters": 16384 // batch,
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "adam_eps": 1e-05,
+        "schedule.lr_decay_style": "cosine",
+        "schedule.lr_warmup_iters": 16384 // batch,
+        "adam.beta1": 0.9,
+        "adam.beta2": 0.95,
+        "adam.eps": 1e-05,
         "weight_decay": 0.1,
         "clip_grad": 1.0,
         "precision": "bf16",
@@ -351,7 +351,11 @@ RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun
            "slowrun": slowrun("slowrun"), "slowrun-muloco": muloco()}
 
 
-def text_of(config):
+def text_of(options):
+    config = {}
+    for key, value in options.items():
+        section, _, name = key.rpartition(".")
+        (config.setdefault(section, {}) if section else config)[name] = value
     return json.dumps(config, indent=2) + "\n"
 
 

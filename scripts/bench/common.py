@@ -44,14 +44,23 @@ def call(args, words):
     return done.stdout
 
 
+def with_options(config, options):
+    """The configuration with other values of options; a section, such as {"lora": {"rank": 8}}, keeps its other options."""
+    into = dict(config)
+    for key, value in options.items():
+        into[key] = {**into.get(key, {}), **value} if isinstance(value, dict) else value
+    return into
+
+
 def finished_run(args, name, config):
     """Loss on the whole held-out text after a run of this configuration."""
     folder = args.work / name
     result = folder / "result.json"
     if not result.is_file():
-        config = config | {"save": str(folder / "run"), "train_data": args.train_data, "valid_data": args.valid_data,
-                           "threads": args.threads, "eval_interval": 0, "save_interval": 0, "keep_latest_k": 1,
-                           "tensorboard": False, "progress": "off", "peak_tflops": 0.1}
+        config = with_options(config, {
+            "save": str(folder / "run"), "train_data": args.train_data, "valid_data": args.valid_data,
+            "threads": args.threads, "eval_interval": 0, "save_interval": 0, "checkpoint": {"keep_latest_k": 1},
+            "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1}})
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         call(args, ["train", folder / "config.json"])

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 
-from common import describe_machine, write_results
+from common import describe_machine, with_options, write_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -35,13 +35,13 @@ def make_config(args):
     config["model"].update(SHORT_MODEL if args.short else MODEL)
     if args.short:
         config["seq_length"] = config["model"]["max_position_embeddings"]
-    config.update({
-        "optimizer": "adamw", "learning_rate": args.rate, "train_iters": args.steps, "lr_warmup_iters": max(1, args.steps // 20),
-        "lr_decay_style": "cosine", "min_lr": 0, "global_batch_size": args.sequences, "micro_batch_size": args.sequences,
+    return with_options(config, {
+        "optimizer": "adamw", "learning_rate": args.rate, "train_iters": args.steps,
+        "schedule": {"lr_warmup_iters": max(1, args.steps // 20), "lr_decay_style": "cosine", "min_lr": 0},
+        "global_batch_size": args.sequences, "micro_batch_size": args.sequences,
         "train_data": args.train_data, "valid_data": args.valid_data, "eval_interval": 0, "save_interval": 0,
-        "save_interval_minutes": 1, "keep_latest_k": 1, "log_interval": 100, "tensorboard": False, "progress": "off",
-        "peak_tflops": 0.1})
-    return config
+        "checkpoint": {"interval_minutes": 1, "keep_latest_k": 1}, "log_interval": 100,
+        "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1}})
 
 
 def call(args, words, codes=(0,)):
@@ -102,7 +102,7 @@ def train_both(args, path, folder, seed, entry):
     if not told.is_file():
         apart.mkdir(parents=True, exist_ok=True)
         call(args, ["train", path, *of_run(f"{folder}/bf16", [f"seed={seed}", "precision=bf16"])])
-        words += of_run(f"{apart}/{name}", [f"log_quantization_interval={max(1, args.steps // 100)}", *options])
+        words += of_run(f"{apart}/{name}", [f"logging.quantization_interval={max(1, args.steps // 100)}", *options])
         call(args, ["train", path, *words])
         if not (apart / "bf16").exists():
             (apart / "bf16").symlink_to(pathlib.Path("..") / "bf16")
@@ -111,7 +111,7 @@ def train_both(args, path, folder, seed, entry):
 
 
 def of_run(folder, options):
-    options = [f"save={folder}", "load=auto", "log_jsonl=true", *options]
+    options = [f"save={folder}", "load=auto", "logging.jsonl=true", *options]
     return [word for option in options for word in ("--set", option)]
 
 

@@ -12,7 +12,7 @@ import json
 import pathlib
 import statistics
 
-from common import ROOT, add_run_flags, call, describe_machine, finished_run, write_results
+from common import ROOT, add_run_flags, call, describe_machine, finished_run, with_options, write_results
 
 STUDENT = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2}
 SHORT = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -23,7 +23,7 @@ def run(args, name, steps, changes, model):
     """Held-out loss of a finished run."""
     config = json.loads(args.config.read_text())
     config["model"].update(model | (SHORT if args.short else {}))
-    config |= {"train_iters": steps, "lr_warmup_iters": max(1, steps // 20)} | changes
+    config = with_options(config, {"train_iters": steps, "schedule": {"lr_warmup_iters": max(1, steps // 20)}} | changes)
     if args.batch and model:
         config["global_batch_size"] = args.batch
     if args.short:
@@ -36,7 +36,7 @@ def cached_logits(args, teacher):
     folder = args.work / f"{teacher}-top-{args.top_k}-{args.temperature:g}"
     if args.top_k:
         call(args, ["cache-logits", args.work / teacher / "config.json", args.work / teacher / "run", "--set",
-                    f"teacher_logits={folder}", "--set", f"distill_temperature={args.temperature}", "--top-k", args.top_k])
+                    f"distillation.teacher_logits={folder}", "--set", f"distillation.temperature={args.temperature}", "--top-k", args.top_k])
     return {"teacher_logits": str(folder)} if args.top_k else {"teacher": str(args.work / teacher / "run")}
 
 
@@ -48,8 +48,8 @@ def compare(args):
     for kind in ("alone", *args.losses):
         for share in args.shares:
             steps = max(1, round(args.steps * share))
-            changes = {} if kind == "alone" else of | {"distill_loss": kind, "distill_temperature": args.temperature,
-                                                       "distill_ce_weight": args.ce_weight}
+            changes = {} if kind == "alone" else {"distillation": of | {
+                "loss": kind, "temperature": args.temperature, "ce_weight": args.ce_weight}}
             variant = "alone" if kind == "alone" else f"{kind}-{args.temperature:g}-{args.ce_weight:g}-{args.top_k}"
             rate = args.rate_alone if kind == "alone" else args.rate
             changes |= {"learning_rate": rate} if rate else {}

@@ -18,7 +18,7 @@ import math
 import pathlib
 import statistics
 
-from common import ROOT, add_run_flags, describe_machine, finished_run, write_results
+from common import ROOT, add_run_flags, describe_machine, finished_run, with_options, write_results
 
 ADAMW = {"optimizer": "adamw", "rates": (2e-3, 4e-3)}
 MUON = {"optimizer": "muon", "rates": (4e-3, 8e-3)}
@@ -73,9 +73,10 @@ class Ladder:
         tokens["num_hidden_layers"] = self.layers
         if model["model_type"] == "gpt2":
             tokens["n_layer"] = tokens.pop("num_hidden_layers")
-        return self.base | {k: v for k, v in recipe.items() if k != "rates"} | {
-            "model": model | tokens, "train_iters": steps, "learning_rate": rate, "lr_warmup_iters": max(1, steps // 20),
-            "seed": seed, "save_interval": 0}
+        config = with_options(self.base, {k: v for k, v in recipe.items() if k != "rates"})
+        return with_options(config | {"model": model | tokens}, {
+            "train_iters": steps, "learning_rate": rate, "schedule": {"lr_warmup_iters": max(1, steps // 20)},
+            "seed": seed, "save_interval": 0})
 
     def loss(self, rung, rate, steps, seed):
         return finished_run(self.args, self.name(rung, rate, steps, seed), self.config(rung, rate, steps, seed)) / math.log(2)

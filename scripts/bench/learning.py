@@ -15,7 +15,7 @@ import pathlib
 import statistics
 import subprocess
 
-from common import describe_machine, write_results
+from common import describe_machine, with_options, write_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -36,7 +36,7 @@ RATES = {
 # What an optimizer gets besides: SGD and Adam couple their decay to the gradient, where 0.1 is far too much; Lion's rates
 # are smaller, and its decay as much larger; schedule-free AdamW keeps the rate after the warm-up.
 SETTINGS = {"sgd": {"weight_decay": 0}, "adam": {"weight_decay": 0}, "lion": {"weight_decay": 0.5},
-            "schedule_free_adamw": {"lr_decay_style": "constant"}}
+            "schedule_free_adamw": {"schedule": {"lr_decay_style": "constant"}}}
 RIVAL = "adamw"
 
 # The model is small so that all runs take minutes on two cores.
@@ -48,16 +48,15 @@ SHORT_MODEL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 
 def make_config(args, optimizer, rate, steps, seed):
     config = json.loads(args.config.read_text())
     config["model"].update(SHORT_MODEL if args.short else MODEL)
-    config.update({
+    config = with_options(config, {
         "optimizer": optimizer, "learning_rate": rate, "train_iters": steps, "seed": seed,
-        "lr_warmup_iters": max(1, steps // 20), "lr_decay_style": "cosine", "min_lr": 0,
+        "schedule": {"lr_warmup_iters": max(1, steps // 20), "lr_decay_style": "cosine", "min_lr": 0},
         "seq_length": config["model"]["max_position_embeddings"] if args.short else args.tokens // args.sequences,
         "global_batch_size": args.sequences, "micro_batch_size": args.sequences, "precision": args.precision,
         "train_data": args.train_data, "valid_data": args.valid_data,
-        "eval_interval": 0, "save_interval": 0, "save_interval_minutes": 1, "keep_latest_k": 1, "log_interval": 100,
-        "tensorboard": False, "progress": "off", "peak_tflops": 0.1})
-    config.update(SETTINGS.get(optimizer, {}))
-    return config
+        "eval_interval": 0, "save_interval": 0, "checkpoint": {"interval_minutes": 1, "keep_latest_k": 1},
+        "log_interval": 100, "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1}})
+    return with_options(config, SETTINGS.get(optimizer, {}))
 
 
 class Bench:

@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 
-from common import ROOT, add_run_flags, call, describe_machine, finished_run, write_results
+from common import ROOT, add_run_flags, call, describe_machine, finished_run, with_options, write_results
 
 MODELS = {"dense": "quickstart.json", "mixture": "moe-small.json"}
 
@@ -21,7 +21,8 @@ def compare(args):
     for steps in args.steps:
         for model, file in MODELS.items():
             config = json.loads((ROOT / "configs" / file).read_text())
-            config |= {"train_iters": steps, "lr_warmup_iters": max(1, min(50, steps // 20))}
+            config = with_options(config, {"train_iters": steps,
+                                           "schedule": {"lr_warmup_iters": max(1, min(50, steps // 20))}})
             if args.short:
                 config["model"] |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
             losses = [finished_run(args, f"{model}-{steps}-{seed}", config | {"seed": seed}) for seed in args.seeds]

@@ -66,8 +66,9 @@ def compare(call, python, name, config, steps, micro):
     """Runs all sides in a temporary folder (weights are large) and compares them."""
     folder = call.work / name
     folder.mkdir()
-    config |= {"save": str(folder / "run"), "train_iters": steps, "lr_warmup_iters": steps // 10,
-               "lr_decay_iters": steps, "lr_decay_style": "cosine", "min_lr": 0.1 * config["learning_rate"],
+    config |= {"save": str(folder / "run"), "train_iters": steps,
+               "schedule": {"lr_warmup_iters": steps // 10, "lr_decay_iters": steps, "lr_decay_style": "cosine",
+                            "min_lr": 0.1 * config["learning_rate"]},
                "save_interval": 0, "eval_interval": 0}
     path, samples = folder / "config.json", folder / "samples.safetensors"
     path.write_text(json.dumps(config, indent=1))

@@ -228,7 +228,7 @@ def resume(call):
             save = call.work / f"resume_{family}_{name}"
             config = call.config(f"resume_{family}_{name}", **tiny(call, family, precision="bf16", save=str(save), **search))
             train = [program, "train", config]
-            for setting in [*settings, "lr_decay_iters=8"]:
+            for setting in [*settings, "schedule.lr_decay_iters=8"]:
                 train += ["--set", setting]
             if name == "stopped":
                 call.run(f"resume_{family}_half", [*train, "--set", "train_iters=4"])
@@ -256,8 +256,8 @@ CONTEXT = 512 << 20  # bytes of a CUDA context on an H100, before any kernel is 
 def memory(call):
     """Allocations are the plan's to the byte (the program stops where not); what the libraries take is less than the reserve."""
     save, reserve = call.work / "memory_run", 1024
-    changes = {"save": str(save), "train_iters": 3, "save_interval": 0, "eval_interval": 0, "lr_warmup_iters": 1,
-               "lr_decay_iters": 3, "train_data": call.train_data, "runtime_reserve_mib": reserve}
+    changes = {"save": str(save), "train_iters": 3, "save_interval": 0, "eval_interval": 0,
+               "schedule": {"lr_warmup_iters": 1, "lr_decay_iters": 3}, "train_data": call.train_data, "runtime_reserve_mib": reserve}
     if call.device == "cuda":
         config, _, _ = curve_parts.gpu_config(call.root, "llama")
         config |= changes

@@ -28,8 +28,8 @@ Config config_of(const CacheArgs& args, int rank) {
   Config config = load_config_logged(args.config, args.overrides, rank);
   if (config.teacher_logits.empty())
     throw Error(
-        "cache-logits: teacher_logits: expected the folder to write, got none; set it in the configuration, or "
-        "with --set teacher_logits=FOLDER",
+        "cache-logits: distillation.teacher_logits: expected the folder to write, got none; set it in the "
+        "configuration, or with --set distillation.teacher_logits=FOLDER",
         Exit::usage);
   config.tensor_parallel_size = config.context_parallel_size = config.pipeline_parallel_size = 1;
   config.expert_parallel_size = config.data_parallel_replicate_size = 1;
@@ -118,7 +118,8 @@ void add_cache_logits(Cli& cli) {
   auto args = std::make_shared<CacheArgs>();
   Verb verb =
       cli.app.add_verb("cache-logits", "write a teacher's largest logits on a run's data, to distill from them");
-  verb.add_option("config", args->config, "configuration file of the run, whose teacher_logits is the folder to write")
+  verb.add_option("config", args->config,
+                  "configuration file of the run, whose distillation.teacher_logits is the folder to write")
       .required();
   verb.add_option("teacher", args->teacher,
                   "checkpoint, run folder, folder in Hugging Face's layout, or GGUF file of a model with the run's "
@@ -140,8 +141,8 @@ void add_cache_logits(Cli& cli) {
       "the teacher's distribution the part over these is kept");
   verb.add_option(
       "--teacher-tokenizer", args->tokenizer,
-      "tokenizer file, or folder with one, of a teacher whose tokens are others than the run's, for "
-      "distill_loss uld: it reads the text of each window, and teaches where its tokens end with the run's");
+      "tokenizer file, or folder with one, of a teacher whose tokens are others than the run's, for distillation.loss "
+      "uld: it reads the text of each window, and teaches where its tokens end with the run's");
   verb.add_option("--teacher-length", args->length,
                   "with --teacher-tokenizer: the teacher's tokens in a window, at most; 0: seq_length")
       .show_default()

@@ -21,7 +21,7 @@ namespace athanor {
 namespace {
 
 constexpr int kNotStarted = 127;    // the shell's code for a program that cannot be started
-constexpr int kSecondsToStop = 30;  // exit_signal_budget plus the time of a step in progress
+constexpr int kSecondsToStop = 30;  // checkpoint.exit_signal_budget plus the time of a step in progress
 
 // Blocks signals for its lifetime, so that they can be waited for with sigtimedwait instead of handled.
 class BlockedSignals {

@@ -25,15 +25,15 @@ struct CompareArgs {
 // These overrides come last, so that neither the file nor --set changes them.
 std::vector<std::string> of_both(const CompareArgs& args, const std::string& name) {
   std::vector<std::string> all = args.overrides;
-  all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "log_jsonl=true"});
+  all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "logging.jsonl=true"});
   return all;
 }
 
 std::vector<std::string> of_reference(const CompareArgs& args) {
   std::vector<std::string> all = of_both(args, args.reference);
-  all.insert(all.end(), {cat("precision=", args.reference), "fp8_format=auto", "fp8_power_of_two_scales=false",
-                         "fp8_exclude=[]", "fp8_min_size=0", "fp8_lm_head=false", "num_layers_at_start_in_bf16=0",
-                         "num_layers_at_end_in_bf16=0", "log_quantization_interval=0"});
+  all.insert(all.end(), {cat("precision=", args.reference), "fp8.format=auto", "fp8.power_of_two_scales=false",
+                         "fp8.exclude=[]", "fp8.min_size=0", "fp8.lm_head=false", "fp8.num_layers_at_start_in_bf16=0",
+                         "fp8.num_layers_at_end_in_bf16=0", "logging.quantization_interval=0"});
   return all;
 }
 
@@ -41,7 +41,7 @@ std::vector<std::string> of_run(const CompareArgs& args, const Config& config) {
   constexpr int64_t kRecords = 100;  // records per matrix, unless the configuration sets an interval
   std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
   if (config.log_quantization_interval == 0)
-    all.push_back(cat("log_quantization_interval=", std::max<int64_t>(1, config.train_iters / kRecords)));
+    all.push_back(cat("logging.quantization_interval=", std::max<int64_t>(1, config.train_iters / kRecords)));
   return all;
 }
 

@@ -257,8 +257,9 @@ void add_eval(Cli& cli) {
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
   add_weights_option(verb, args->weights);
-  verb.add_flag("--average,--ema", args->averages,
-                "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
+  verb.add_flag(
+      "--average,--ema", args->averages,
+      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
   verb.add_flag("--json", args->json, "print one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }

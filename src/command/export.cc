@@ -235,11 +235,12 @@ void add_export(Cli& cli) {
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
           "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts); peft: a folder with "
-          "the adapters of a run with lora_rank, which all others merge into the weights")
+          "the adapters of a run with lora.rank, which all others merge into the weights")
       .show_default()
       .check(one_of({"hf", "gguf", "compressed-tensors", "gptq", "peft"}));
-  verb.add_flag("--average,--ema", args->averages,
-                "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
+  verb.add_flag(
+      "--average,--ema", args->averages,
+      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
   verb.add_option(
           "--dtype", args->dtype,
           "same: as stored; or f32, bf16, f16; for gguf also llama.cpp's quantized types and mixtures, such as q8_0 or "

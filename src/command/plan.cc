@@ -48,7 +48,7 @@ void print_host_memory(const Config& config, const MemoryPlan& plan, const Devic
               format_bytes(plan.total(Mem::pinned)).c_str());
   const size_t capacity = host_memory_capacity(config, device);
   std::printf(
-      "  %-12s %12s            host_memory_limit_gib%s\n", "may be used",
+      "  %-12s %12s            offload.host_memory_limit_gib%s\n", "may be used",
       capacity == SIZE_MAX ? "unknown" : format_bytes(capacity).c_str(),
       capacity == SIZE_MAX ? "; a described GPU has no machine" : ", or what this machine has left for each rank");
 }
@@ -66,8 +66,9 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
   std::printf("  %-12s %12s            runtime_reserve_mib: code, libraries, buffers of the system\n", "reserve",
               format_bytes(runtime_reserve(config, device)).c_str());
   if (const size_t copy = save_copy_bytes(config, device, engine); copy > 0)
-    std::printf("  %-12s %12s            async_save: %scopy of weights and states that is written; none with off\n",
-                "saving", format_bytes(copy).c_str(), device.unified() ? "" : "host memory, ");
+    std::printf(
+        "  %-12s %12s            checkpoint.async_save: %scopy of weights and states that is written; none with off\n",
+        "saving", format_bytes(copy).c_str(), device.unified() ? "" : "host memory, ");
   std::printf("  %-12s %12s            memory_limit_gib, or what this machine has\n", "may be used",
               format_bytes(memory_capacity(config, device)).c_str());
   print_host_memory(config, plan, device);
@@ -312,7 +313,7 @@ void add_cluster(Verb& verb, ClusterArgs& args) {
   number("--mtbf-hours", run.mtbf_hours,
          "mean hours between two failures of one GPU, with its share of everything else; default: 50000", 1.0, 1e12);
   number("--save-every", run.save_every,
-         "seconds of training between saves; default: save_interval_minutes, else the best", 1.0, 1e9);
+         "seconds of training between saves; default: checkpoint.interval_minutes, else the best", 1.0, 1e9);
   number("--save-stall", run.save_stall, "seconds that a save stops training; default: 30", 0.001, 1e6);
   number("--save-write", run.save_write, "seconds from the start of a save until it is durable; default: the stall",
          0.0, 1e6);

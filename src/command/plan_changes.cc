@@ -41,9 +41,9 @@ std::vector<Wanted> wanted(const Config& c, const Prediction& before) {
       add(cat("precision ", name_of(precision)), [&](Config& o) { o.precision = precision; });
   if (c.grad_dtype != SumDtype::bf16) add("grad_dtype bf16", [](Config& o) { o.grad_dtype = SumDtype::bf16; });
   if (c.offload_optimizer == Offload::none)
-    add("offload_optimizer cpu", [](Config& o) { o.offload_optimizer = Offload::cpu; });
+    add("offload.optimizer cpu", [](Config& o) { o.offload_optimizer = Offload::cpu; });
   if (c.offload_params == Offload::none && zero_stage(c) == 3 && c.data_parallel_replicate_size == 1)
-    add("offload_params cpu", [](Config& o) { o.offload_params = Offload::cpu; });
+    add("offload.params cpu", [](Config& o) { o.offload_params = Offload::cpu; });
   return all;
 }
 

@@ -52,7 +52,7 @@ void print_cluster(const Config& config, const ClusterArgs& args) {
   const double best = best_interval(run, courses);
   const char* whose = "--save-every";
   if (run.save_every == 0) {
-    run.save_every = 60 * config.save_interval_minutes, whose = "save_interval_minutes";
+    run.save_every = 60 * config.save_interval_minutes, whose = "checkpoint.interval_minutes";
     if (run.save_every == 0) run.save_every = best, whose = "the best of those tried";
   }
   const ClusterMean now = simulate_many(run, courses);

@@ -7,7 +7,7 @@ namespace athanor {
 
 struct ClusterArgs {
   bool simulate = false;
-  ClusterRun run;        // save_every 0: save_interval_minutes of the config, or the optimum
+  ClusterRun run;        // save_every 0: checkpoint.interval_minutes of the config, or the optimum
   int64_t courses = 64;  // number of simulated runs that results are averaged over
 };
 

@@ -73,7 +73,7 @@ std::string limits_of_ways(const Config& c, const Cluster& on) {
   return cat("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; ",
              "context_parallel_size up to ", kMostContext,
              copies_are_workers(c)
-                 ? "; data_parallel_replicate_size copies, the workers of local_steps or of the optimizer"
+                 ? "; data_parallel_replicate_size copies, the workers of local_updates.steps or of the optimizer"
              : zero_stage(c) == 0 ? ""
                                   : "; one copy, one per node, or data_parallel_replicate_size",
              configured(c, on.ranks) ? "; and what is configured" : "", "\n");

@@ -77,7 +77,7 @@ std::string precision_text(Engine& engine, Backend backend, const Roofline& limi
   for (const std::string& pattern : faster) list += cat(list.empty() ? "" : ", ", '"', pattern, '"');
   text += line("all that are shorter, together", "", best, chosen);
   if (all) return text + "  all of them are faster in bf16: \"precision\": \"bf16\"\n\n";
-  return text + cat("  faster in bf16: \"fp8_exclude\": [", list, "]\n\n");
+  return text + cat("  faster in bf16: \"fp8\": {\"exclude\": [", list, "]}\n\n");
 }
 
 }  // namespace athanor

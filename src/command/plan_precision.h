@@ -9,7 +9,7 @@ class Engine;
 struct Backend;
 struct Roofline;
 
-// One line per kind of FP8/FP4 layer, and a pattern for fp8_exclude; empty if FP8/FP4 GEMMs are emulated, which is
+// One line per kind of FP8/FP4 layer, and a pattern for fp8.exclude; empty if FP8/FP4 GEMMs are emulated, which is
 // slower anyway. Plans with the engine's micro-batch and recomputation.
 std::string precision_text(Engine&, Backend, const Roofline&);
 

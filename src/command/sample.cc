@@ -188,8 +188,9 @@ void add_sample(Cli& cli) {
   auto args = std::make_shared<SampleArgs>();
   Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
-  verb.add_flag("--average,--ema", args->averages,
-                "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
+  verb.add_flag(
+      "--average,--ema", args->averages,
+      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
   Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);

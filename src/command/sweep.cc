@@ -127,9 +127,10 @@ void write_page(const SweepArgs& args, const std::vector<Outcome>& all, std::vec
 // overrides come last, so that nothing changes them.
 void make_short(const SweepArgs& args, std::vector<SweepRun>& runs) {
   for (SweepRun& run : runs)
-    run.overrides.insert(run.overrides.end(), {"train_tokens=0", cat("train_iters=", args.steps),
-                                               "lr_decay_style=constant", "lr_warmup_iters=0", "lr_warmup_init=0",
-                                               "momentum_warmup_iters=0", "eval_interval=0", "stop_at_loss=0"});
+    run.overrides.insert(run.overrides.end(),
+                         {"train_tokens=0", cat("train_iters=", args.steps), "schedule.lr_decay_style=constant",
+                          "schedule.lr_warmup_iters=0", "schedule.lr_warmup_init=0", "schedule.momentum_warmup_iters=0",
+                          "eval_interval=0", "stop_at_loss=0"});
 }
 
 // Activation sizes of a finished run, in fp32, on the first samples of its data.

@@ -88,36 +88,46 @@ Json override_value(const std::string& text, const std::string& where) {
   return value;
 }
 
+// All keys of an option.
 template <class T>
-Strings names_in(const std::vector<Field<T>>& fields, std::string_view key) {
-  const Field<T>* field = find_field(fields, key);
-  if (!field) return {std::string(key)};
-  Strings names{std::string(field->key)};
-  names.insert(names.end(), field->aliases.begin(), field->aliases.end());
-  names.insert(names.end(), field->synonyms.begin(), field->synonyms.end());
+Strings names_of(const Field<T>& field) {
+  Strings names{std::string(field.key)};
+  for (const std::string_view key : other_keys(field)) names.emplace_back(key);
   return names;
 }
 
-// All names under which the object at `prefix` may hold the option `key`; an override replaces all of them.
-Strings names_of_option(const std::string& prefix, const std::string& key) {
-  if (prefix == "model") {
-    Strings names = names_in(model_fields(), key);
-    // Keys of config.json that repeat or disable the option being set.
-    if (key == "rope_parameters") names = {"rope_scaling", "rope_theta"};
-    if (key == "sliding_window") names = {"use_sliding_window", "max_window_layers", "layer_types"};
-    if (names.front() == "max_position_embeddings") names.push_back("n_ctx");
-    return names;
-  }
-  if (!prefix.empty()) return {key};
-  Strings names = names_in(config_fields(), key);
-  // Mutually exclusive; the command line wins.
-  const Strings iters = names_in(config_fields(), "train_iters"), tokens = names_in(config_fields(), "train_tokens");
-  if (names == iters) {
-    names.insert(names.end(), tokens.begin(), tokens.end());
-  } else if (names == tokens) {
-    names.insert(names.end(), iters.begin(), iters.end());
+// All keys under which a model may hold the option `key`; an override replaces all of them.
+Strings names_in_model(const std::string& key) {
+  // Keys of config.json that repeat or disable the option being set.
+  if (key == "rope_parameters") return {"rope_scaling", "rope_theta"};
+  if (key == "sliding_window") return {"use_sliding_window", "max_window_layers", "layer_types"};
+  const auto fields = model_fields();
+  const Field<ModelConfig>* field = find_field(fields, key);
+  if (!field) return {key};
+  Strings names = names_of(*field);
+  if (field->key == "max_position_embeddings") names.emplace_back("n_ctx");
+  return names;
+}
+
+// All keys under which a configuration may hold what an override of `key` in `section` sets: one option, or all of a
+// section.
+Strings names_in_config(const std::string& section, const std::string& key) {
+  const auto fields = config_fields();
+  const Field<Config>* set = find_field(fields, key, section);
+  // Two options are mutually exclusive; the command line wins.
+  const auto is_length = [](const Field<Config>& f) { return f.key == "train_iters" || f.key == "train_tokens"; };
+  Strings names;
+  for (const Field<Config>& field : fields) {
+    const bool in_set_section = section.empty() && section_of(field.key) == key;
+    if (&field != set && !in_set_section && !(set && is_length(*set) && is_length(field))) continue;
+    const Strings all = names_of(field);
+    names.insert(names.end(), all.begin(), all.end());
   }
   return names;
+}
+
+void erase_option(Json& root, const std::string& key) {
+  if (Json* holder = holder_of(root, key)) holder->erase(name_in_section(key));
 }
 
 void apply_override(Json& root, const std::string& text, const std::string& base_dir, Notices notices) {
@@ -146,8 +156,13 @@ void apply_override(Json& root, const std::string& text, const std::string& base
     node = child;
   }
   const std::string key = path.substr(from);
-  for (const auto& name : names_of_option(prefix, key)) {
-    if (name != key) node->erase(name);
+  if (prefix == "model") {
+    for (const auto& name : names_in_model(key))
+      if (name != key) node->erase(name);
+  } else if (prefix.empty() || is_section(config_fields(), prefix)) {
+    for (const auto& name : names_in_config(prefix, key))
+      if (name != path) erase_option(root, name);
+    node = prefix.empty() ? &root : root.find(prefix);  // erasing moves the items of `root`
   }
   node->set(key, override_value(text.substr(equals + 1), where));
 }
@@ -192,5 +207,22 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 }
 
 std::string dump_resolved(const Config& config) { return to_pretty(write_fields(config_fields(), config)); }
+
+std::string dump_lines(const Config& config, std::span<const std::string_view> without) {
+  std::string text;
+  const auto add = [&](const auto& self, const Json& object, const std::string& prefix) -> void {
+    for (size_t i = 0; i < object.keys.size(); ++i) {
+      const std::string key = dotted(prefix, object.keys[i]);
+      if (std::ranges::count(without, key) > 0) continue;
+      if (object.items[i].is(Json::Kind::object)) {
+        self(self, object.items[i], key);
+      } else {
+        text += cat(key, ": ", to_line(object.items[i]), "\n");
+      }
+    }
+  };
+  add(add, write_fields(config_fields(), config), "");
+  return text;
+}
 
 }  // namespace athanor

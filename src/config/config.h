@@ -1,6 +1,6 @@
 // All settings of a run as plain data, and their conversion from and to JSON. Keys, defaults, ranges, help and resume
-// rules of all members are in the tables of config_fields.cc and optimizer_fields.cc. Nothing here opens data or
-// queries the machine.
+// rules of all members are in the tables (fields.h); a member is named as its option was before options had sections.
+// Nothing here opens data or queries the machine.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -40,7 +40,7 @@ struct TokenName {
   bool operator==(const TokenName&) const = default;
 };
 
-// fim_tokens: sentinel tokens for fill-in-the-middle.
+// fim.tokens: sentinel tokens for fill-in-the-middle.
 struct FimTokens {
   TokenName prefix, suffix, middle;
   bool operator==(const FimTokens&) const = default;
@@ -318,7 +318,7 @@ void validate_data(Config&);  // also fills derived values
 // Whether weights are pruned after this many steps, and the fraction of zeros after the most recent pruning.
 bool prunes_after(const Config&, int64_t steps);
 double sparsity_after(const Config&, int64_t steps);
-// Whether a tensor name in files matches one of the patterns (* and ?), for example of prune_exclude.
+// Whether a tensor name in files matches one of the patterns (* and ?), for example of pruning.exclude.
 bool matches_any(const std::vector<std::string>& patterns, const std::string& name);
 
 // Whether the run has a teacher or its cached logits.
@@ -357,6 +357,8 @@ int64_t common_batch_size(const Config&);
 
 // Every key with its current value; parse_config() of the text gives the same Config.
 std::string dump_resolved(const Config&);
+// One line for each key and value, without those of the dotted keys `without`.
+std::string dump_lines(const Config&, std::span<const std::string_view> without);
 std::string json_schema();
 std::string defaults();             // a JSON object of all defaults; null where a value must be given
 std::string config_reference();     // configs/README.md

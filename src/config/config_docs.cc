@@ -1,4 +1,6 @@
 // Documentation generated from the option tables: JSON schema, defaults, and the reference in configs/README.md.
+#include <algorithm>
+
 #include "base/error.h"
 #include "config/config.h"
 #include "config/fields.h"
@@ -14,7 +16,7 @@ Json defaults_of(const std::vector<Field<T>>& fields) {
   for (const auto& field : fields) {
     if (field.is_developer) continue;
     const bool none = field.is_required || !field.word_for_default.empty();
-    out.set(std::string(field.key), none ? Json() : write_field(field, T{}));
+    set_option(out, field.key, none ? Json() : write_field(field, T{}));
   }
   return out;
 }
@@ -37,6 +39,12 @@ std::string head(bool with_rule) {
                    : "| key | default | values | unit | meaning |\n|---|---|---|---|---|\n";
 }
 
+std::string heading(const char* level, std::string_view key) {
+  const auto section = std::ranges::find(config_sections(), key, &Section::key);
+  CHECK(section != config_sections().end(), "config_sections() lacks ", key);
+  return cat("\n", level, code(std::string(key)), ": ", section->title, "\n\n", section->help, "\n");
+}
+
 template <class T>
 std::string table(const std::vector<Field<T>>& fields) {
   std::string text = head(false);
@@ -51,17 +59,18 @@ std::string json_schema() {
   schema.set("$schema", Json::of("https://json-schema.org/draft/2020-12/schema"));
   schema.set("title", Json::of("athanor configuration"));
   schema.set("type", Json::of("object"));
-  // One subschema per section, so that an editor can show its title; each allows the keys of the other sections.
-  Json sections = Json::array();
+  // One subschema per group, so that an editor can show its title; each allows the keys of the other groups.
+  Json groups = Json::array();
   const auto fields = config_fields();
   for (size_t from = 0, to = 0; from < fields.size(); from = to) {
     while (to < fields.size() && fields[to].group == fields[from].group) ++to;
-    Json section = schema_of(std::vector<Field<Config>>(fields.begin() + int64_t(from), fields.begin() + int64_t(to)));
-    section.erase("additionalProperties"), section.erase("type");
-    section.set("title", Json::of(fields[from].group));
-    sections.items.push_back(std::move(section));
+    const std::vector<Field<Config>> rows(fields.begin() + int64_t(from), fields.begin() + int64_t(to));
+    Json group = schema_of(rows, config_sections());
+    group.erase("additionalProperties"), group.erase("type");
+    group.set("title", Json::of(fields[from].group));
+    groups.items.push_back(std::move(group));
   }
-  schema.set("allOf", std::move(sections));
+  schema.set("allOf", std::move(groups));
   schema.set("unevaluatedProperties", Json::of(false));
   return to_pretty(schema);
 }
@@ -84,12 +93,16 @@ std::string config_reference() {
       "A key that is not listed here is an error. *On resume* says what happens when a run goes on from a checkpoint\n"
       "that was written with another value: *free* = nothing, *notice* = it is logged, *refused* = the run stops, "
       "because\n"
-      "it would not be the same run. In paths, `~/` is the home folder.\n";
-  std::string_view group;
+      "it would not be the same run. In paths, `~/` is the home folder. A key with a dot is in the object before the "
+      "dot:\n`lora.rank` is `\"lora\": {\"rank\": 8}` in a file, and `--set lora.rank=8` on the command line.\n";
+  std::string_view group, section;
   for (const auto& field : config_fields()) {
     if (field.is_developer) continue;
-    if (field.group != group) text += cat("\n### ", field.group, "\n\n", head(true));
-    group = field.group;
+    const bool new_group = field.group != group, new_section = section_of(field.key) != section;
+    group = field.group, section = section_of(field.key);
+    if (new_group && section.empty()) text += cat("\n### ", group, "\n");
+    if (new_section && !section.empty()) text += heading(new_group ? "### " : "#### ", section);
+    if (new_group || new_section) text += "\n" + head(true);
     text += row(describe(field), true);
   }
   text += cat("\n### Entries of train_data and valid_data\n\nA plain path stands for an entry with only `path`.\n\n",

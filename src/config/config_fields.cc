@@ -166,14 +166,12 @@ Fields run_group() {
           "time limit for autotuning of algorithms and fused epilogues of matrix products, and with attention auto of "
           "its "
           "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
-          "of whole sequences")
-          .alias({"gemm_search_seconds"}),
+          "of whole sequences"),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder for results of autotuning and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none")
           .path()
           .developer(),
-      choice<&Config::log_level>("log_level", free, "least severe messages that are shown"),
   };
 }
 
@@ -211,14 +209,14 @@ Fields train_group() {
           "sliding windows that change in training: from a step on, counted from 0, layers with a window see so many "
           "tokens, as in [[0, 128], [1000, 512]]; evaluations in the run too; the last is model.sliding_window, "
           "which the saved model has; null = that in all steps"),
-      number("total_curriculum_step", &Config::total_curriculum_step, between(0, kMaxCount), notice, "steps",
-             "sequences warm up: they are cut into chunks that see only themselves, of min_difficulty tokens at first, "
-             "then linearly more, up to seq_length from this step on; a step keeps its tokens, and samples their "
-             "order; 0 = never cut"),
-      number("min_difficulty", &Config::min_difficulty, between(1, kMaxCount), notice, "tokens",
-             "total_curriculum_step: length of the first chunks"),
-      number("difficulty_step", &Config::difficulty_step, between(1, kMaxCount), notice, "tokens",
-             "total_curriculum_step: lengths are multiples of this, 8 for speed")
+      number("curriculum.total_curriculum_step", &Config::total_curriculum_step, between(0, kMaxCount), notice, "steps",
+             "sequences warm up: they are cut into chunks that see only themselves, of curriculum.min_difficulty "
+             "tokens at first, then linearly more, up to seq_length from this step on; a step keeps its tokens, and "
+             "samples their order; 0 = never cut"),
+      number("curriculum.min_difficulty", &Config::min_difficulty, between(1, kMaxCount), notice, "tokens",
+             "length of the first chunks"),
+      number("curriculum.difficulty_step", &Config::difficulty_step, between(1, kMaxCount), notice, "tokens",
+             "lengths are multiples of this, 8 for speed")
           .developer(),
   };
 }
@@ -230,62 +228,51 @@ Fields precision_group() {
                                  "blocks multiply FP8 or FP4 values, everything else is as with bf16 "
                                  "(docs/precision.md)")
           .alias({"dtype"}),
-      choice<&Config::fp8_format>("fp8_format", refused,
-                                  "8 bits: type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything "
-                                  "else, auto = hybrid for fp8_tensorwise and fp8_delayed, else e4m3"),
-      option("fp8_power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
-             "8 bits: scales are powers of two, as those of mxfp8 always are")
-          .developer(),
-      number("fp8_amax_history_len", &Config::fp8_amax_history_len, between(1, 65536), refused, "steps",
-             "fp8_delayed: a scale follows from the largest magnitude of so many steps before")
-          .alias({"amax_history_len"}),
-      choice<&Config::fp8_amax_compute_algo>(
-          "fp8_amax_compute_algo", refused,
-          "fp8_delayed: max = the largest of fp8_amax_history_len steps, most_recent = of "
-          "the last step alone")
-          .alias({"amax_compute_algo"})
-          .developer(),
-      number(
-          "fp8_margin", &Config::fp8_margin, between(0, 16), refused, "bits",
-          "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
-          "for tensors that grow")
-          .alias({"margin"}),
-      custom("fp8_exclude", names<&Config::fp8_exclude>("list of patterns"), refused,
-             "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
-             "*.mlp.down_proj.weight"),
-      number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
-             "8 bits: linear layers with fewer inputs or outputs stay in bf16")
-          .developer(),
-      option("fp8_lm_head", &Config::fp8_lm_head, refused,
-             "8 bits: the product that gives logits, and its gradients, read FP8 values, too"),
-      number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
-             "blocks", "8 bits: first blocks that stay in bf16"),
-      number("num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused, "blocks",
-             "8 bits: last blocks that stay in bf16")
-          .unset_is("0; with nvfp4 15 % of the blocks, rounded up"),
       choice<&Config::master_weights>(
           "master_weights", refused,
           "weights that the optimizer updates. precision bf16: split = the weights and 16 more bits, with exactly the "
           "values of fp32 (a run may change between the two); bf16 = the weights themselves, rounded at random")
           .interchangeable({"fp32", "split"}),
-      choice<&Config::grad_dtype>("grad_dtype", notice,
-                                  "type in which gradients of weights are summed over micro-batches and sent to other "
-                                  "ranks; bf16 is rounded to nearest after each micro-batch and needs precision bf16 "
-                                  "or one of 8 or 4 bits: see docs/precision.md"),
-      choice<&Config::exp_avg_dtype>("exp_avg_dtype", notice,
-                                     "type of Adam's first moment; bf16 is rounded at random, without bias"),
-      choice<&Config::exp_avg_sq_dtype>("exp_avg_sq_dtype", notice,
-                                        "type of Adam's second moment; bf16 is rounded at random, without bias: its "
-                                        "noise is some 1 % with adam_beta2 0.95, 5 % with 0.999"),
-      number("loss_scale", &Config::loss_scale, at_least(0), notice, "", "fp16: constant loss scale; 0 = dynamic"),
-      number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale")
+      choice<&Config::grad_dtype>(
+          "grad_dtype", notice,
+          "type in which gradients of weights are summed over micro-batches and sent to other ranks; bf16 is rounded "
+          "to nearest after each micro-batch and needs precision bf16 or one of 8 or 4 bits: see docs/precision.md"),
+      choice<&Config::fp8_format>("fp8.format", refused,
+                                  "type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything else, auto "
+                                  "= hybrid for fp8_tensorwise and fp8_delayed, else e4m3"),
+      option("fp8.power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
+             "scales are powers of two, as those of mxfp8 always are")
           .developer(),
-      number("loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
-             "fp16: finite steps after which the scale doubles")
+      number("fp8.amax_history_len", &Config::fp8_amax_history_len, between(1, 65536), refused, "steps",
+             "fp8_delayed: a scale follows from the largest magnitude of so many steps before"),
+      choice<&Config::fp8_amax_compute_algo>(
+          "fp8.amax_compute_algo", refused,
+          "fp8_delayed: max = the largest of fp8.amax_history_len steps, most_recent = of the last step alone")
           .developer(),
-      number("hysteresis", &Config::hysteresis, at_least(1), notice, "steps", "fp16: overflows before the scale halves")
+      number("fp8.margin", &Config::fp8_margin, between(0, 16), refused, "bits",
+             "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves "
+             "room for tensors that grow"),
+      custom("fp8.exclude", names<&Config::fp8_exclude>("list of patterns"), refused,
+             "linear layers that stay in bf16: patterns (* and ?) of names in files, such as *.mlp.down_proj.weight"),
+      number("fp8.min_size", &Config::fp8_min_size, at_least(0), refused, "",
+             "linear layers with fewer inputs or outputs stay in bf16")
           .developer(),
-      number("min_loss_scale", &Config::min_loss_scale, above(0), notice, "", "fp16: the scale never falls below")
+      option("fp8.lm_head", &Config::fp8_lm_head, refused,
+             "the product that gives logits, and its gradients, read FP8 values, too"),
+      number("fp8.num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
+             "blocks", "first blocks that stay in bf16"),
+      number("fp8.num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused,
+             "blocks", "last blocks that stay in bf16")
+          .unset_is("0; with nvfp4 15 % of the blocks, rounded up"),
+      number("fp16.loss_scale", &Config::loss_scale, at_least(0), notice, "", "constant loss scale; 0 = dynamic"),
+      number("fp16.initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "first dynamic loss scale")
+          .developer(),
+      number("fp16.loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
+             "finite steps after which the scale doubles")
+          .developer(),
+      number("fp16.hysteresis", &Config::hysteresis, at_least(1), notice, "steps", "overflows before the scale halves")
+          .developer(),
+      number("fp16.min_loss_scale", &Config::min_loss_scale, above(0), notice, "", "the scale never falls below")
           .developer(),
   };
 }
@@ -308,25 +295,24 @@ Fields memory_group() {
              "rows of logits held at once; 0 = up to 8192, fewer where memory is short")
           .developer(),
       choice<&Config::offload_optimizer>(
-          "offload_optimizer", free,
+          "offload.optimizer", free,
           "on a GPU: cpu = masters and optimizer states live in pinned host memory and pass through the GPU in each "
           "update, which changes no bit; auto = only where the plan does not fit the GPU otherwise; see "
           "docs/training.md"),
       choice<&Config::offload_activations>(
-          "offload_activations", free,
+          "offload.activations", free,
           "on a GPU, with recompute_granularity full: cpu = the inputs of recomputed blocks wait for backward in "
           "pinned host memory, which changes no bit; auto = only where the plan does not fit the GPU otherwise"),
       choice<&Config::offload_params>(
-          "offload_params", free,
+          "offload.params", free,
           "on a GPU, of one rank or with zero_stage 3: cpu = weights and gradients of units (embedding, each block, "
           "head) are in pinned host memory "
           "while "
           "the unit is not in use, which changes no bit; auto = those of as few units as the plan needs to fit; see "
           "docs/training.md"),
-      number(
-          "host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
-          "offload_optimizer, offload_activations, offload_params: host memory that a rank may use for them; 0 = what "
-          "is available, divided among the machine's ranks"),
+      number("offload.host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
+             "offload.optimizer, offload.activations, offload.params: host memory that a rank may use for them; 0 = "
+             "what is available, divided among the machine's ranks"),
   };
 }
 
@@ -353,21 +339,6 @@ Fields ranks_group() {
           "stages of a pipeline: ranks that each have some of the blocks, and pass micro-batches on to each other: see "
           "docs/distributed.md")
           .alias({"pipeline_model_parallel_size", "pipeline_parallel_degree"}),
-      choice<&Config::pipeline_schedule>(
-          "pipeline_schedule", free,
-          "pipeline_parallel_size: in which order a stage runs its micro-batches. 1f1b = forward and backward in turn; "
-          "interleaved = the same with several parts of the model on each stage, which wait less and send more; gpipe "
-          "= all forward, then all backward, which keeps most in memory; zb1p = 1f1b that computes gradients of "
-          "weights later, where a stage would wait; zbv = the same with two parts on each stage, the first and the "
-          "last one on the first stage"),
-      number("virtual_pipeline_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
-             "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved and zbv, else 1")
-          .alias({"virtual_pipeline_model_parallel_size"}),
-      custom(
-          "pipeline_layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},
-          free,
-          "pipeline_parallel_size: blocks of each part of the model, from the first one on; part p is on stage p mod "
-          "pipeline_parallel_size; null = balanced, with the head counted as its products cost"),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
              "samples: see docs/distributed.md")
@@ -379,15 +350,15 @@ Fields ranks_group() {
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
              "many: see docs/distributed.md")
           .alias({"context_parallel_degree"}),
-      number("expert_parallel_size", &Config::expert_parallel_size, between(1, 65536), free, "ranks",
-             "data-parallel ranks among which the experts of every layer are divided; tokens are sent to the ranks of "
-             "their experts and back: see docs/distributed.md")
-          .alias({"expert_model_parallel_size", "expert_parallel_degree"}),
       choice<&Config::context_parallel_method>(
           "context_parallel_method", free,
           "context_parallel_size: ranks get each other's keys and values all at once (gather), or those of one rank "
           "after the other, beside attention (ring); auto = by the modelled step: see docs/distributed.md")
           .developer(),
+      number("expert_parallel_size", &Config::expert_parallel_size, between(1, 65536), free, "ranks",
+             "data-parallel ranks among which the experts of every layer are divided; tokens are sent to the ranks of "
+             "their experts and back: see docs/distributed.md")
+          .alias({"expert_model_parallel_size", "expert_parallel_degree"}),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "
@@ -396,19 +367,33 @@ Fields ranks_group() {
              "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
              "ranks as this at most")
           .developer(),
-      number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
+      choice<&Config::pipeline_schedule>(
+          "pipeline.schedule", free,
+          "pipeline_parallel_size: in which order a stage runs its micro-batches. 1f1b = forward and backward in turn; "
+          "interleaved = the same with several parts of the model on each stage, which wait less and send more; gpipe "
+          "= all forward, then all backward, which keeps most in memory; zb1p = 1f1b that computes gradients of "
+          "weights later, where a stage would wait; zbv = the same with two parts on each stage, the first and the "
+          "last one on the first stage"),
+      number("pipeline.virtual_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
+             "pipeline.schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved and zbv, else 1")
+          .alias({"virtual_pipeline_model_parallel_size"}),
+      custom("pipeline.layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},
+             free,
+             "pipeline_parallel_size: blocks of each part of the model, from the first one on; part p is on stage p "
+             "mod pipeline_parallel_size; null = balanced, with the head counted as its products cost"),
+      number("timeouts.connect", &Config::distributed_timeout, above(0), free, "s",
              "all ranks must connect within this time")
           .developer(),
-      number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
+      number("timeouts.startup", &Config::startup_timeout, above(0), free, "s",
              "a rank that others wait for must continue within this time before the first steps: loading, planning, "
              "search for algorithms"),
       number(
-          "step_timeout", &Config::step_timeout, at_least(0), free, "s",
+          "timeouts.step", &Config::step_timeout, at_least(0), free, "s",
           "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
-      number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation").developer(),
-      number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written")
+      number("timeouts.eval", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation").developer(),
+      number("timeouts.save", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written")
           .developer(),
-      number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
+      number("timeouts.heartbeat", &Config::heartbeat_timeout, above(0), free, "s",
              "a process without a heartbeat for this time is lost (stopped or disconnected), whatever it is doing")
           .developer(),
   };
@@ -420,38 +405,35 @@ Fields report_group() {
              "steps between evaluations; 0 = never"),
       number("eval_iters", &Config::eval_iters, at_least(0), free, "batches",
              "global batches of one evaluation, of windows that are spread over all of valid_data; 0 = every window"),
-      choice<&Config::eval_weights>("eval_weights", free,
-                                    "weights of the run's evaluations: those being trained, or with ema_decay or "
-                                    "tail_average_start their average; ema = average"),
       number("stop_at_loss", &Config::stop_at_loss, at_least(0), free, "nats",
              "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
       option("multiple_choice_data", &Config::multiple_choice_data, free,
              "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none")
-          .path()
-          .alias({"choice_data"}),
+          .path(),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
           .alias({"log_freq", "steps_per_print"}),
-      option("log_noise_scale", &Config::log_noise_scale, free,
-             "log the gradient noise scale, the batch size in tokens above which larger batches save few steps; it "
-             "compares the gradient of a step with that of its first micro-batch, so a step needs two on every rank"),
-      number("log_quantization_interval", &Config::log_quantization_interval, at_least(0), free, "steps",
-             "8 bits: steps between records in metrics.jsonl of what each linear layer lost by quantization: "
-             "values that saturate or underflow, the largest; changes no bit of the run; 0 = never"),
-      number("log_routing_interval", &Config::log_routing_interval, at_least(0), free, "steps",
-             "experts: steps between records in metrics.jsonl of each layer's router: shares of the most and the least "
-             "chosen expert, experts that no token chose, entropy; changes no bit of the run; 0 = never"),
-      option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
-      option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder")
-          .developer(),
-      choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
-      number(
-          "peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
-          "peak of one device, which MFU is a fraction of; 0 = the data sheet's, on CPUs what their number of cores, "
-          "clock and vector width allow, else measured at the start of a run")
-          .developer(),
       option("profile", &Config::profile, free,
              "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off")
           .path(),
+      choice<&Config::log_level>("logging.level", free, "least severe messages that are shown"),
+      option("logging.noise_scale", &Config::log_noise_scale, free,
+             "log the gradient noise scale, the batch size in tokens above which larger batches save few steps; it "
+             "compares the gradient of a step with that of its first micro-batch, so a step needs two on every rank"),
+      number("logging.quantization_interval", &Config::log_quantization_interval, at_least(0), free, "steps",
+             "steps between records in metrics.jsonl of what each linear layer lost by quantization: values that "
+             "saturate or underflow, the largest; changes no bit of the run; 0 = never"),
+      number("logging.routing_interval", &Config::log_routing_interval, at_least(0), free, "steps",
+             "experts: steps between records in metrics.jsonl of each layer's router: shares of the most and the least "
+             "chosen expert, experts that no token chose, entropy; changes no bit of the run; 0 = never"),
+      option("logging.tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
+      option("logging.jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder")
+          .developer(),
+      choice<&Config::progress>("logging.progress", free, "progress line; auto = on a terminal"),
+      number(
+          "logging.peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
+          "peak of one device, which MFU is a fraction of; 0 = the data sheet's, on CPUs what their number of cores, "
+          "clock and vector width allow, else measured at the start of a run")
+          .developer(),
   };
 }
 
@@ -460,27 +442,28 @@ Fields checkpoint_group() {
       number("save_interval", &Config::save_interval, at_least(0), free, "steps",
              "steps between checkpoints; 0 = only at the end")
           .alias({"checkpoint_interval"}),
-      number("save_interval_minutes", &Config::save_interval_minutes, at_least(0), free, "min",
+      number("exit_duration_in_mins", &Config::exit_duration_in_mins, at_least(0), free, "min",
+             "save and stop after this time; 0 = no limit"),
+      number("checkpoint.interval_minutes", &Config::save_interval_minutes, at_least(0), free, "min",
              "minutes between checkpoints, besides save_interval; 0 = off"),
       choice<&Config::async_save>(
-          "async_save", free,
+          "checkpoint.async_save", free,
           "write checkpoints while training goes on, from a copy in host memory (12 bytes per parameter, divided by "
           "the "
           "ranks); auto = where the device has memory of its own; the last one of a run is always waited for"),
-      number("keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
+      number("checkpoint.keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
              "older checkpoints are deleted; 0 = all are kept")
           .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),
-      number("exit_signal_budget", &Config::exit_signal_budget, above(0), free, "s",
+      number("checkpoint.exit_signal_budget", &Config::exit_signal_budget, above(0), free, "s",
              "time from a stop signal to the end of the last checkpoint")
           .developer(),
-      number("exit_duration_in_mins", &Config::exit_duration_in_mins, at_least(0), free, "min",
-             "save and stop after this time; 0 = no limit"),
   };
 }
 
 void append(Fields& all, std::string_view group, Fields rows) {
   for (auto& row : rows) {
     row.group = group;
+    row.former = former_keys(row.key);
     all.push_back(std::move(row));
   }
 }
@@ -493,6 +476,10 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Run", run_group());
   append(all, "Training", train_group());
   append(all, "Optimizer", optimizer_fields());
+  append(all, "Schedules", schedule_fields());
+  append(all, "Loss and regularization", loss_fields());
+  append(all, "Experts", expert_fields());
+  append(all, "Local updates", local_update_fields());
   append(all, "Distillation", distillation_fields());
   append(all, "Pruning", pruning_fields());
   append(all, "Adapters", adapter_fields());

@@ -10,7 +10,7 @@
 namespace athanor {
 
 // Chunk length in step k (from 1) of N: min + floor(k / N (seq_length - min)), rounded down to a multiple of
-// difficulty_step.
+// curriculum.difficulty_step.
 int64_t chunk_length_at(const Config& c, int64_t sample) {
   const int64_t step = c.total_curriculum_step > 0 ? steps_for(c, sample + 1) : 0;
   if (step >= c.total_curriculum_step) return c.seq_length;

@@ -124,39 +124,40 @@ std::vector<Field<Config>> data_fields() {
              "other weights of train_data from some token of the run on; stages that have begun are refused on resume "
              "if they changed (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
-      choice<&Config::packing>("packing", refused,
+      choice<&Config::packing>("documents.packing", refused,
                                "how rows of train_data are made: contiguous = windows of the stream of tokens, cut "
                                "anywhere; best_fit = whole "
                                "documents, cut only where longer than a row, the rest of a row is not predicted"),
-      number("packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
+      number("documents.packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
              "best_fit: consecutive documents that are packed together")
           .developer(),
-      number("bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
+      number("documents.bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
              "best_fit: token that is put in front of every document, so at the start of every row; -1 = none"),
-      option("reset_attention_mask", &Config::reset_attention_mask, refused,
+      option("documents.reset_attention_mask", &Config::reset_attention_mask, refused,
              "tokens see their own document only, not those before it in the sequence"),
-      option("reset_position_ids", &Config::reset_position_ids, refused, "positions start anew in every document"),
-      option("eod_mask_loss", &Config::eod_mask_loss, refused,
+      option("documents.reset_position_ids", &Config::reset_position_ids, refused,
+             "positions start anew in every document"),
+      option("documents.eod_mask_loss", &Config::eod_mask_loss, refused,
              "the first token of a document is not predicted from the end of the one before it"),
-      number("eod_token_id", &Config::eod_token_id, between(-1, kMaxCount), refused, "",
+      number("documents.eod_token_id", &Config::eod_token_id, between(-1, kMaxCount), refused, "",
              "token that ends a document, where no index says it; -1 = that of the tokenizer beside train_data"),
-      number("max_documents_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
-             "reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not predicted; "
-             "0 = one for every 16 tokens")
+      number("documents.max_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
+             "documents.reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not "
+             "predicted; 0 = one for every 16 tokens")
           .developer(),
-      number("fim_rate", &Config::fim_rate, between(0, 1), refused, "",
+      number("fim.rate", &Config::fim_rate, between(0, 1), refused, "",
              "fill-in-the-middle: share of the documents of a row of train_data that are reordered so that their "
              "middle is predicted last (data/README.md); 0 = off"),
-      number("fim_spm_rate", &Config::fim_spm_rate, between(0, 1), refused, "",
-             "fim_rate: share of these documents in the order suffix, prefix, middle; the rest is in the order "
-             "prefix, suffix, middle"),
-      custom("fim_tokens",
+      number("fim.spm_rate", &Config::fim_spm_rate, between(0, 1), refused, "",
+             "share of these documents in the order suffix, prefix, middle; the rest is in the order prefix, suffix, "
+             "middle"),
+      custom("fim.tokens",
              Custom<Config>{read_fim_tokens, write_fim_tokens, fim_tokens_schema, "null, or list of three"}, refused,
-             "fim_rate: the tokens before the prefix, the suffix and the middle, each by its id, or by its text in the "
-             "tokenizer beside train_data"),
-      choice<&Config::fim_level>("fim_level", refused,
-                                 "fim_rate: documents are cut between tokens, or between characters, as published; "
-                                 "character needs the tokenizer beside train_data"),
+             "the tokens before the prefix, the suffix and the middle, each by its id, or by its text in the tokenizer "
+             "beside train_data"),
+      choice<&Config::fim_level>("fim.level", refused,
+                                 "documents are cut between tokens, or between characters, as published; character "
+                                 "needs the tokenizer beside train_data"),
   };
 }
 

@@ -142,9 +142,7 @@ void require_object(const Json& value, const std::string& path) {
   if (!value.is(Json::Kind::object)) bad_value(value, path.empty() ? "configuration" : path, "an object");
 }
 
-void unknown_key(const Json& value, const std::string& path, std::string_view key,
-                 std::span<const std::string_view> known) {
-  const std::string near = nearest(key, known);
+void unknown_key(const Json& value, const std::string& path, std::string_view key, const std::string& near) {
   const std::string remedy = near.empty() ? "configs/README.md lists all keys" : cat("did you mean \"", near, "\"?");
   throw Error(cat(value.where, ": unknown key ", json_string(dotted(path, key)), "; ", remedy), Exit::usage);
 }

@@ -1,6 +1,6 @@
 // Tables of options: one row holds key, member, range, unit, resume rule, help and aliases of one option. Parsing,
 // dumping, documentation and resume comparison are generic walks over the rows. Defaults are the initialisers of the
-// members.
+// members. A key with a dot, such as lora.rank, is the option `rank` of the section `lora`, an object in JSON.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -75,7 +75,8 @@ struct Field {
                                            // given"
   std::vector<std::string_view> aliases;   // other keys, read with a notice
   std::vector<std::string_view> synonyms;  // other keys, read without a notice
-  std::vector<std::string_view> same;      // values with the same meaning: changing between them on resume is free
+  std::vector<std::string_view> former;  // keys of earlier versions (former_keys.cc), read with a notice, undocumented
+  std::vector<std::string_view> same;    // values with the same meaning: changing between them on resume is free
 
   Field path() && { return is_path = true, std::move(*this); }
   Field developer() && { return is_developer = true, std::move(*this); }
@@ -135,6 +136,21 @@ Field<T> custom(std::string_view key, Custom<T> member, OnResume rule, std::stri
   return field;
 }
 
+// The section of a key, "" without one, and its name there: "lora" and "rank" of "lora.rank".
+inline std::string_view section_of(std::string_view key) {
+  const size_t dot = key.find('.');
+  return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+inline std::string_view name_in_section(std::string_view key) { return key.substr(key.find('.') + 1); }
+
+// What documentation and schema say of a section.
+struct Section {
+  std::string_view key, title, help;
+};
+std::span<const Section> config_sections();
+// The keys that the option had in earlier versions, when sections did not exist.
+std::vector<std::string_view> former_keys(std::string_view key);
+
 // What the documentation needs of a row, independent of its struct.
 struct FieldDoc {
   std::string key, type, default_value, range, unit, rule, help, group;
@@ -143,9 +159,14 @@ struct FieldDoc {
   Json schema;
 };
 
-// The tables (config_fields.cc, data_fields.cc, optimizer_fields.cc, adaptation_fields.cc, model_fields.cc).
-std::vector<Field<Config>> config_fields();     // all of Config, including the groups below
+// The tables (config_fields.cc, data_fields.cc, optimizer_fields.cc, loss_fields.cc, adaptation_fields.cc,
+// model_fields.cc).
+std::vector<Field<Config>> config_fields();     // all of Config, including the groups below; sections are contiguous
 std::vector<Field<Config>> optimizer_fields();  // each function: one group of the documentation
+std::vector<Field<Config>> schedule_fields();
+std::vector<Field<Config>> loss_fields();
+std::vector<Field<Config>> expert_fields();
+std::vector<Field<Config>> local_update_fields();
 std::vector<Field<Config>> distillation_fields();
 std::vector<Field<Config>> pruning_fields();
 std::vector<Field<Config>> adapter_fields();
@@ -180,8 +201,9 @@ int64_t read_integer(const Json&, const std::string& path, const Range&, const W
 double read_real(const Json&, const std::string& path, const Range&, const Word& = {});
 int read_choice(const Json&, const std::string& path, std::span<const std::string_view> names);
 void require_object(const Json&, const std::string& path);
+// `near`: what the key is most likely meant to be, or "".
 [[noreturn]] void unknown_key(const Json& value, const std::string& path, std::string_view key,
-                              std::span<const std::string_view> known);
+                              const std::string& near);
 // The candidate that `word` is most likely a misspelling of, or "".
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
 std::string joined(std::span<const std::string_view> words, std::string_view separator);

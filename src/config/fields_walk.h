@@ -19,35 +19,65 @@ struct Overload : F... {
 template <class... F>
 Overload(F...) -> Overload<F...>;
 
+// The other keys of an option; all of them are outside of sections.
 template <class T>
-bool answers_to(const Field<T>& field, std::string_view key) {
-  if (field.key == key) return true;
-  for (auto name : field.aliases) {
-    if (name == key) return true;
-  }
-  for (auto name : field.synonyms) {
-    if (name == key) return true;
-  }
-  return false;
+std::vector<std::string_view> other_keys(const Field<T>& field) {
+  std::vector<std::string_view> keys = field.aliases;
+  keys.insert(keys.end(), field.synonyms.begin(), field.synonyms.end());
+  keys.insert(keys.end(), field.former.begin(), field.former.end());
+  return keys;
+}
+
+// Whether `key` in the object of the section ("": in none) is the option.
+template <class T>
+bool answers_to(const Field<T>& field, std::string_view key, std::string_view section) {
+  if (section_of(field.key) == section && name_in_section(field.key) == key) return true;
+  return section.empty() && std::ranges::count(other_keys(field), key) > 0;
 }
 
 template <class T>
-const Field<T>* find_field(const std::vector<Field<T>>& fields, std::string_view key) {
+const Field<T>* find_field(const std::vector<Field<T>>& fields, std::string_view key, std::string_view section = "") {
   for (const auto& field : fields) {
-    if (answers_to(field, key)) return &field;
+    if (answers_to(field, key, section)) return &field;
   }
   return nullptr;
 }
 
 template <class T>
-std::vector<std::string_view> known_keys(const std::vector<Field<T>>& fields) {
-  std::vector<std::string_view> keys;
+bool is_section(const std::vector<Field<T>>& fields, std::string_view key) {
+  return !key.empty() && std::ranges::any_of(fields, [&](const Field<T>& f) { return section_of(f.key) == key; });
+}
+
+// The key that an unknown one is most likely meant to be: the same name elsewhere, else the nearest name in the object.
+template <class T>
+std::string intended_key(const std::vector<Field<T>>& fields, std::string_view key, std::string_view section) {
+  std::vector<std::string_view> same, here;
   for (const auto& field : fields) {
-    keys.push_back(field.key);
-    keys.insert(keys.end(), field.aliases.begin(), field.aliases.end());
-    keys.insert(keys.end(), field.synonyms.begin(), field.synonyms.end());
+    const auto others = other_keys(field);
+    const std::string_view name = name_in_section(field.key), own = section_of(field.key);
+    if (name == key || std::ranges::count(others, key) > 0) same.push_back(field.key);
+    if (own == section) here.push_back(name);
+    if (own == section || section.empty()) here.insert(here.end(), others.begin(), others.end());
+    if (section.empty() && !own.empty()) here.push_back(own);
   }
-  return keys;
+  if (!same.empty()) return joined(same, "\" or \"");
+  const std::string near = nearest(key, here);
+  const Field<T>* field = find_field(fields, near, section);
+  if (!field) field = find_field(fields, near);
+  return near.empty() || !field ? near : std::string(field->key);
+}
+
+// The object that has the key's option, if there is one: `root` or its section.
+template <class J>
+J* holder_of(J& root, std::string_view key) {
+  const std::string_view section = section_of(key);
+  return section.empty() ? &root : root.find(section);
+}
+// Sets an option in `root` or its section, which is made if it is missing.
+inline void set_option(Json& root, std::string_view key, Json value) {
+  Json* holder = holder_of(root, key);
+  if (!holder) holder = &root.set(std::string(section_of(key)), Json::object());
+  holder->set(std::string(name_in_section(key)), std::move(value));
 }
 
 template <class T>
@@ -61,37 +91,6 @@ void read_field(const Field<T>& field, const Json& value, const std::string& pat
                  [&](const Custom<T>& c) { c.read(out, value, path, notices); },
              },
              field.member);
-}
-
-// Reads an object into `out`; members without a key keep their value. Every key must match exactly one row.
-template <class T>
-void read_fields(const std::vector<Field<T>>& fields, const Json& object, const std::string& prefix, T& out,
-                 Notices notices) {
-  require_object(object, prefix);
-  std::vector<std::string_view> given(fields.size());
-  for (size_t i = 0; i < object.keys.size(); ++i) {
-    const std::string& key = object.keys[i];
-    const Field<T>* field = find_field(fields, key);
-    if (!field && skips_removed_key(object.items[i], prefix, key, notices)) continue;
-    if (!field) unknown_key(object.items[i], prefix, key, known_keys(fields));
-    std::string_view& before = given[size_t(field - fields.data())];
-    const std::string path = dotted(prefix, key);
-    if (!before.empty()) {
-      throw Error(cat(object.items[i].where, ": ", path, " and ", before, " are one option; keep ", field->key),
-                  Exit::usage);
-    }
-    before = key;
-    read_field(*field, object.items[i], path, out, notices);
-    const bool is_alias = std::find(field->aliases.begin(), field->aliases.end(), key) != field->aliases.end();
-    if (is_alias && notices) {
-      notices->push_back(cat(object.items[i].where, ": ", path, " is read as ", dotted(prefix, field->key)));
-    }
-  }
-  for (size_t i = 0; i < fields.size(); ++i) {
-    if (!fields[i].is_required || !given[i].empty()) continue;
-    throw Error(cat(object.where, ": ", dotted(prefix, fields[i].key), " is required (", fields[i].help, ")"),
-                Exit::usage);
-  }
 }
 
 template <class T>
@@ -111,6 +110,75 @@ Json write_field(const Field<T>& field, const T& in) {
                     field.member);
 }
 
+// Reads an object, and the objects of its sections.
+template <class T>
+class FieldReader {
+ public:
+  FieldReader(const std::vector<Field<T>>& fields, const std::string& prefix, T& out, Notices notices)
+      : fields_(fields), prefix_(prefix), out_(out), notices_(notices), given_(fields.size()) {}
+
+  void read(const Json& object, const std::string& section = "") {
+    const std::string path = section.empty() ? prefix_ : dotted(prefix_, section);
+    for (size_t i = 0; i < object.keys.size(); ++i) {
+      const std::string& key = object.keys[i];
+      const Json& value = object.items[i];
+      const Field<T>* field = find_field(fields_, key, section);
+      if (field) {
+        read_option(*field, value, key, dotted(path, key));
+      } else if (section.empty() && is_section(fields_, key)) {
+        require_section(value, key);
+        read(value, key);
+      } else if (!skips_removed_key(value, path, key, notices_)) {
+        unknown_key(value, path, key, intended_key(fields_, key, section));
+      }
+    }
+  }
+
+  void check_required(const std::string& where) const {
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      if (!fields_[i].is_required || !given_[i].empty()) continue;
+      throw Error(cat(where, ": ", dotted(prefix_, fields_[i].key), " is required (", fields_[i].help, ")"),
+                  Exit::usage);
+    }
+  }
+
+ private:
+  void read_option(const Field<T>& field, const Json& value, const std::string& key, const std::string& path) {
+    std::string& before = given_[size_t(&field - fields_.data())];
+    if (!before.empty())
+      throw Error(cat(value.where, ": ", path, " and ", before, " are one option; keep ", field.key), Exit::usage);
+    before = prefix_.empty() ? path : key;
+    read_field(field, value, path, out_, notices_);
+    const bool is_alias = std::ranges::count(field.aliases, key) > 0 || std::ranges::count(field.former, key) > 0;
+    if (is_alias && path != field.key && notices_)
+      notices_->push_back(cat(value.where, ": ", path, " is read as ", dotted(prefix_, field.key)));
+  }
+
+  void require_section(const Json& value, const std::string& section) const {
+    if (value.is(Json::Kind::object)) return;
+    const auto first = std::ranges::find_if(fields_, [&](const Field<T>& f) { return section_of(f.key) == section; });
+    Json example = Json::object();
+    example.set(std::string(name_in_section(first->key)), write_field(*first, T{}));
+    bad_value(value, dotted(prefix_, section), cat("an object such as ", to_line(example)));
+  }
+
+  const std::vector<Field<T>>& fields_;
+  const std::string& prefix_;
+  T& out_;
+  Notices notices_;
+  std::vector<std::string> given_;  // the path or key that gave each field; "": none
+};
+
+// Reads an object into `out`; members without a key keep their value. Every key must match exactly one row.
+template <class T>
+void read_fields(const std::vector<Field<T>>& fields, const Json& object, const std::string& prefix, T& out,
+                 Notices notices) {
+  require_object(object, prefix);
+  FieldReader<T> reader(fields, prefix, out, notices);
+  reader.read(object);
+  reader.check_required(object.where);
+}
+
 // Every option with its value; developer options only where they are not at their defaults.
 template <class T>
 Json write_fields(const std::vector<Field<T>>& fields, const T& in) {
@@ -119,7 +187,7 @@ Json write_fields(const std::vector<Field<T>>& fields, const T& in) {
   for (const auto& field : fields) {
     Json value = write_field(field, in);
     if (field.is_developer && to_line(value) == to_line(write_field(field, blank))) continue;
-    object.set(std::string(field.key), std::move(value));
+    set_option(object, field.key, std::move(value));
   }
   return object;
 }
@@ -157,10 +225,29 @@ FieldDoc describe(const Field<T>& field, const T& blank = T{}) {
   return doc;
 }
 
+// The rows of the section, with their names in it.
+template <class T>
+std::vector<Field<T>> rows_of_section(const std::vector<Field<T>>& fields, std::string_view section) {
+  std::vector<Field<T>> rows;
+  for (Field<T> field : fields) {
+    if (section_of(field.key) != section) continue;
+    field.key = name_in_section(field.key), field.aliases = {};
+    rows.push_back(std::move(field));
+  }
+  return rows;
+}
+
 // The schema of an object with exactly these keys. A row that has other names cannot be required by schema alone.
 template <class T>
-Json schema_of(const std::vector<Field<T>>& fields) {
+Json schema_of(const std::vector<Field<T>>& fields, std::span<const Section> sections = {}) {
   Json properties = Json::object(), required = Json::array(), object = Json::object();
+  for (const Section& section : sections) {
+    Json inner = schema_of(rows_of_section(fields, section.key));
+    if (inner.find("properties")->keys.empty()) continue;  // in another group, or developer options alone
+    inner.set("title", Json::of(section.title));
+    inner.set("description", Json::of(section.help));
+    properties.set(std::string(section.key), std::move(inner));
+  }
   for (const auto& field : fields) {
     if (field.is_developer) continue;
     FieldDoc doc = describe(field);
@@ -170,6 +257,7 @@ Json schema_of(const std::vector<Field<T>>& fields) {
       other.set("description", Json::of(cat("the same as ", doc.key)));
       properties.set(name, std::move(other));
     }
+    if (!section_of(field.key).empty()) continue;
     if (doc.required && doc.aliases.empty()) required.items.push_back(Json::of(field.key));
     if (!doc.required && field.word_for_default.empty()) doc.schema.set("default", write_field(field, T{}));
     properties.set(doc.key, std::move(doc.schema));

@@ -1,5 +1,5 @@
 // Schedule of pruning: when weights are pruned, and to which sparsity. Sparsity is s (1 - (1 - t)^3), with t from 0 to
-// 1 between prune_start and prune_end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
+// 1 between pruning.start and pruning.end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// Steps between prune_start and the most recent pruning.
+// Steps between pruning.start and the most recent pruning.
 int64_t last_pruning(const Config& c, int64_t steps) {
   const int64_t since = std::min(steps, c.prune_end) - c.prune_start;
   return since == c.prune_end - c.prune_start ? since : since / c.prune_interval * c.prune_interval;
@@ -19,18 +19,18 @@ int64_t last_pruning(const Config& c, int64_t steps) {
 
 void validate_srste(const Config& c) {
   require(c.prune_pattern == PrunePattern::two_of_four,
-          "prune_method: srste keeps two of every four weights; set prune_pattern to 2:4, not ",
+          "pruning.method: srste keeps two of every four weights; set pruning.pattern to 2:4, not ",
           name_of(c.prune_pattern));
   require(c.precision == Precision::fp32 || c.precision == Precision::tf32 || c.precision == Precision::bf16,
-          "prune_method: srste is for precision fp32, tf32 or bf16, not ", name_of(c.precision),
-          "; set one of these, or prune_method to magnitude");
-  require(c.model.num_experts == 0, "prune_method: srste is not for models with experts (model.num_experts ",
+          "pruning.method: srste is for precision fp32, tf32 or bf16, not ", name_of(c.precision),
+          "; set one of these, or pruning.method to magnitude");
+  require(c.model.num_experts == 0, "pruning.method: srste is not for models with experts (model.num_experts ",
           c.model.num_experts, "); set it to magnitude");
-  require(c.prune_mask_from.empty(), "prune_mask_from: ", c.prune_mask_from,
-          " says which weights stay zero, and with prune_method srste none do; leave one of the two out");
+  require(c.prune_mask_from.empty(), "pruning.mask_from: ", c.prune_mask_from,
+          " says which weights stay zero, and with pruning.method srste none do; leave one of the two out");
   for (const ParamGroupConfig& group : c.param_groups)
-    require(!group.frozen, "prune_method: srste is not for frozen weights, as those of param_groups \"", group.match,
-            "\"; set frozen to false, or prune_method to magnitude");
+    require(!group.frozen, "pruning.method: srste is not for frozen weights, as those of param_groups \"", group.match,
+            "\"; set frozen to false, or pruning.method to magnitude");
 }
 
 }  // namespace
@@ -56,26 +56,26 @@ double sparsity_after(const Config& c, int64_t steps) {
 
 void validate_pruning(Config& c) {
   if (c.prune_end < 0) c.prune_end = c.prune_start;
-  require(c.prune_mask_from.empty() || c.prune_sparsity > 0, "prune_mask_from: ", c.prune_mask_from,
-          " says which weights are pruned, and prune_sparsity is 0; set it to the share of them");
+  require(c.prune_mask_from.empty() || c.prune_sparsity > 0, "pruning.mask_from: ", c.prune_mask_from,
+          " says which weights are pruned, and pruning.sparsity is 0; set it to the share of them");
   if (c.prune_sparsity == 0) return;
-  require(c.prune_start <= c.prune_end, "prune_end: ", c.prune_end, " comes before prune_start ", c.prune_start);
-  require(c.prune_end <= c.train_iters, "prune_end: after step ", c.prune_end, ", and the run has train_iters ",
+  require(c.prune_start <= c.prune_end, "pruning.end: ", c.prune_end, " comes before pruning.start ", c.prune_start);
+  require(c.prune_end <= c.train_iters, "pruning.end: after step ", c.prune_end, ", and the run has train_iters ",
           c.train_iters, "; end earlier, or train longer");
   require(c.prune_pattern == PrunePattern::unstructured || c.prune_sparsity == 0.5,
-          "prune_sparsity: ", c.prune_sparsity,
-          " with prune_pattern 2:4, which makes half of the weights zero; set it to 0.5");
+          "pruning.sparsity: ", c.prune_sparsity,
+          " with pruning.pattern 2:4, which makes half of the weights zero; set it to 0.5");
   if (c.prune_method == PruneMethod::srste) validate_srste(c);
-  require(c.lora_rank == 0, "prune_sparsity: the weights beside adapters of lora_rank ", c.lora_rank,
+  require(c.lora_rank == 0, "pruning.sparsity: the weights beside adapters of lora.rank ", c.lora_rank,
           " are frozen; set one of the two to 0");
-  require(c.local_steps == 0, "prune_sparsity: workers of local_steps ", c.local_steps,
+  require(c.local_steps == 0, "pruning.sparsity: workers of local_updates.steps ", c.local_steps,
           " have weights of their own within a round; set one of the two to 0");
-  require(c.tensor_parallel_size == 1, "prune_sparsity: ", c.tensor_parallel_size,
+  require(c.tensor_parallel_size == 1, "pruning.sparsity: ", c.tensor_parallel_size,
           " ranks of tensor_parallel_size have parts of a matrix, whose weights are not compared yet; set "
-          "tensor_parallel_size to 1, or prune_sparsity to 0");
+          "tensor_parallel_size to 1, or pruning.sparsity to 0");
   require(
-      c.pipeline_parallel_size == 1, "prune_sparsity: with the ", c.pipeline_parallel_size,
-      " stages of pipeline_parallel_size is not supported; set pipeline_parallel_size to 1, or prune_sparsity to 0");
+      c.pipeline_parallel_size == 1, "pruning.sparsity: with the ", c.pipeline_parallel_size,
+      " stages of pipeline_parallel_size is not supported; set pipeline_parallel_size to 1, or pruning.sparsity to 0");
 }
 
 }  // namespace athanor

@@ -6,6 +6,7 @@
 #include "config/fields.h"
 #include "config/fields_walk.h"
 #include "config/json.h"
+#include "config/stored_option.h"
 
 namespace athanor {
 namespace {
@@ -22,14 +23,22 @@ bool same(const Json& a, const Json& b) {
   return true;
 }
 
+// The stored value of an option under any of its keys.
+template <class T>
+const Json* stored_value(const Json& old, const Field<T>& field) {
+  const Json* stored = stored_option(old, field.key);
+  for (const std::string_view key : field.aliases)
+    if (!stored) stored = old.find(key);
+  return stored;
+}
+
 // A key missing from the stored configuration under all its names did not exist then, so its default applied. A default
 // derived from other keys is not compared, because its value then is unknown.
 template <class T>
 void compare(const std::vector<Field<T>>& fields, const std::string& prefix, const Json& old, const T& now,
              const T& blank, std::vector<ConfigChange>& changes) {
   for (const auto& field : fields) {
-    const Json* stored = old.find(field.key);
-    for (size_t i = 0; !stored && i < field.aliases.size(); ++i) stored = old.find(field.aliases[i]);
+    const Json* stored = stored_value(old, field);
     if (!stored && !field.word_for_default.empty()) continue;
     const Json before = stored ? *stored : write_field(field, blank);
     const Json after = write_field(field, now);
@@ -56,9 +65,9 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   std::erase_if(fields, [](const auto& field) { return field.key == "model"; });
   compare(fields, "", old, now, Config{}, changes);
   // With the mask of another model, pruning starts anew from the checkpoint, whatever was pruned before.
-  if (!now.prune_mask_from.empty() && std::ranges::count(changes, "prune_mask_from", &ConfigChange::key) > 0)
+  if (!now.prune_mask_from.empty() && std::ranges::count(changes, "pruning.mask_from", &ConfigChange::key) > 0)
     for (ConfigChange& c : changes)
-      if (c.key.starts_with("prune_")) c.rule = OnResume::notice;
+      if (c.key.starts_with("pruning.")) c.rule = OnResume::notice;
   return changes;
 }
 

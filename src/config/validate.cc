@@ -30,10 +30,11 @@ void validate_ramp(const Config& c) {
 
 void validate_curriculum(const Config& c) {
   if (c.total_curriculum_step == 0) return;
-  require(c.min_difficulty < c.seq_length, "min_difficulty: ", c.min_difficulty,
+  require(c.min_difficulty < c.seq_length, "curriculum.min_difficulty: ", c.min_difficulty,
           " tokens are no warm-up of sequences of seq_length ", c.seq_length, "; expected fewer");
-  for (const auto& [key, length] : {std::pair{"min_difficulty", c.min_difficulty}, {"seq_length", c.seq_length}})
-    require(length % c.difficulty_step == 0, "difficulty_step: ", key, " ", length, " is not a multiple of ",
+  for (const auto& [key, length] :
+       {std::pair{"curriculum.min_difficulty", c.min_difficulty}, {"seq_length", c.seq_length}})
+    require(length % c.difficulty_step == 0, "curriculum.difficulty_step: ", key, " ", length, " is not a multiple of ",
             c.difficulty_step);
 }
 
@@ -45,8 +46,8 @@ void validate_ahead(const Config& c) {
   require(int64_t(ahead.size()) < c.seq_length, "multi_token_prediction: ", ahead.size(),
           " tokens further ahead reach beyond seq_length ", c.seq_length, "; make one of them fit the other");
   require(!distills(c), "multi_token_prediction: not supported with ",
-          c.teacher.empty() ? "teacher_logits " : "teacher ", c.teacher.empty() ? c.teacher_logits : c.teacher,
-          ", which is compared at the next token; leave one out");
+          c.teacher.empty() ? "distillation.teacher_logits " : "distillation.teacher ",
+          c.teacher.empty() ? c.teacher_logits : c.teacher, ", which is compared at the next token; leave one out");
   for (size_t i = 0; i < ahead.size(); ++i)
     require(ahead[i].decay_end == 0 ? ahead[i].decay_start == 0 : ahead[i].decay_start < ahead[i].decay_end,
             "multi_token_prediction[", i, "]: decay_start ", ahead[i].decay_start, " is not before decay_end ",
@@ -121,31 +122,33 @@ void resolve_schedule(Config& c) {
   const bool cycle = c.lr_decay_style == DecayStyle::one_cycle;
   constexpr double kCycleStart = 25, kCycleEnd = 1e4;  // torch's OneCycleLR: div_factor, final_div_factor
   if (c.lr_warmup_init < 0.0) c.lr_warmup_init = cycle ? c.learning_rate / kCycleStart : 0.0;
-  require(c.lr_warmup_init <= c.learning_rate, "lr_warmup_init: ", c.lr_warmup_init, " is more than learning_rate ",
-          c.learning_rate);
+  require(c.lr_warmup_init <= c.learning_rate, "schedule.lr_warmup_init: ", c.lr_warmup_init,
+          " is more than learning_rate ", c.learning_rate);
   if (c.min_lr < 0.0) c.min_lr = cycle ? c.lr_warmup_init / kCycleEnd : 0.1 * c.learning_rate;
-  require(c.min_lr <= c.learning_rate, "min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
+  require(c.min_lr <= c.learning_rate, "schedule.min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (cycle && c.lr_warmup_iters == 0)
     c.lr_warmup_iters = div_ceil<int64_t>(3 * c.lr_decay_iters, 10);  // OneCycleLR's pct_start
-  require(c.lr_warmup_iters <= c.lr_decay_iters, "lr_warmup_iters: ", c.lr_warmup_iters,
-          " are more than the lr_decay_iters ", c.lr_decay_iters, " (by default train_iters) that contain them");
+  require(c.lr_warmup_iters <= c.lr_decay_iters, "schedule.lr_warmup_iters: ", c.lr_warmup_iters,
+          " are more than the schedule.lr_decay_iters ", c.lr_decay_iters,
+          " (by default train_iters) that contain them");
   if (c.lr_decay_style == DecayStyle::exponential) {
-    require(c.lr_warmup_init > 0.0, "lr_warmup_init: expected more than 0 for lr_decay_style exponential, got 0");
-    require(c.lr_warmup_iters == 0, "lr_warmup_iters: ", c.lr_warmup_iters,
-            " has no meaning with lr_decay_style exponential");
+    require(c.lr_warmup_init > 0.0,
+            "schedule.lr_warmup_init: expected more than 0 for schedule.lr_decay_style exponential, got 0");
+    require(c.lr_warmup_iters == 0, "schedule.lr_warmup_iters: ", c.lr_warmup_iters,
+            " has no meaning with schedule.lr_decay_style exponential");
   }
   const int64_t after_warmup = c.lr_decay_iters - c.lr_warmup_iters;
   if (c.lr_decay_style != DecayStyle::wsd) {
-    require(c.lr_wsd_decay_iters == 0, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
-            " has a meaning only with lr_decay_style WSD, not ", name_of(c.lr_decay_style));
+    require(c.lr_wsd_decay_iters == 0, "schedule.lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
+            " has a meaning only with schedule.lr_decay_style WSD, not ", name_of(c.lr_decay_style));
     return;
   }
   constexpr int64_t kLeastDecay = 4;  // minimum steps: the first step of a decay still has the full learning rate
   if (c.lr_wsd_decay_iters == 0)
     c.lr_wsd_decay_iters = std::min(std::max(kLeastDecay, c.lr_decay_iters / 10), after_warmup);
-  require(c.lr_wsd_decay_iters <= after_warmup, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
-          " steps do not fit into the ", after_warmup, " between the end of the warm-up and lr_decay_iters ",
+  require(c.lr_wsd_decay_iters <= after_warmup, "schedule.lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
+          " steps do not fit into the ", after_warmup, " between the end of the warm-up and schedule.lr_decay_iters ",
           c.lr_decay_iters);
 }
 
@@ -156,7 +159,7 @@ void resolve_mup(Config& c) {
   const auto has_rules = [&](RuleName o, const std::string& where) {
     require(o == RuleName::muon || o == RuleName::adamw || o == RuleName::lion,
             "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(o), where);
-    require(o != RuleName::muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon_scale ",
+    require(o != RuleName::muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon.scale ",
             name_of(c.muon_scale), " makes steps that depend on the width", where, "; expected spectral");
   };
   has_rules(c.optimizer, "");
@@ -205,18 +208,18 @@ void validate_qk_clip(const Config& c) {
 }
 
 void validate_stochastic_depth(const Config& c) {
-  require(c.hidden_dropout == 0 || !has_experts(c.model.model_type), "hidden_dropout: ", c.hidden_dropout,
+  require(c.hidden_dropout == 0 || !has_experts(c.model.model_type), "dropout.hidden: ", c.hidden_dropout,
           " is not supported with experts (model.model_type ", name_of(c.model.model_type), "); set it to 0");
-  require(c.hidden_dropout == 0 || c.context_parallel_size == 1, "hidden_dropout: ", c.hidden_dropout,
+  require(c.hidden_dropout == 0 || c.context_parallel_size == 1, "dropout.hidden: ", c.hidden_dropout,
           " is not supported with context_parallel_size ", c.context_parallel_size,
           ", whose ranks have rows in another order; set one to 1, or the other to 0");
-  require(c.stochastic_depth == 0 || !has_experts(c.model.model_type), "stochastic_depth: ", c.stochastic_depth,
+  require(c.stochastic_depth == 0 || !has_experts(c.model.model_type), "dropout.stochastic_depth: ", c.stochastic_depth,
           " is not supported with experts (model.model_type ", name_of(c.model.model_type), "); set it to 0");
 }
 
 void validate_update_clip(const Config& c) {
   require(c.update_clip_threshold == 0.0 || updates_by(c, RuleName::adamw),
-          "update_clip_threshold: ", c.update_clip_threshold,
+          "adam.update_clip_threshold: ", c.update_clip_threshold,
           " limits updates of adamw, which moves no weights with optimizer ", name_of(c.optimizer),
           "; expected 0, or optimizer adamw for the run or a group");
 }
@@ -224,31 +227,31 @@ void validate_update_clip(const Config& c) {
 void validate_schedule_free(const Config& c) {
   if (!updates_by(c, RuleName::schedule_free_adamw)) return;
   const bool decays = c.lr_decay_style != DecayStyle::constant && c.lr_decay_style != DecayStyle::exponential;
-  require(
-      !decays, "lr_decay_style: ", name_of(c.lr_decay_style),
-      " lowers the learning rate; optimizer schedule_free_adamw averages the weights instead; set it to constant, with "
-      "lr_warmup_iters");
-  require(c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
-          " steps change adam_beta1, which optimizer schedule_free_adamw needs constant; set it to 0");
-  const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
+  require(!decays, "schedule.lr_decay_style: ", name_of(c.lr_decay_style),
+          " lowers the learning rate; optimizer schedule_free_adamw averages the weights instead; set it to constant, "
+          "with schedule.lr_warmup_iters");
+  require(c.momentum_warmup_iters == 0, "schedule.momentum_warmup_iters: ", c.momentum_warmup_iters,
+          " steps change adam.beta1, which optimizer schedule_free_adamw needs constant; set it to 0");
+  const char* average = c.ema_decay > 0.0 ? "averaging.ema_decay" : "averaging.tail_start";
   require(c.ema_decay == 0.0 && c.tail_average_start == 0, average,
           ": asks for a second average: optimizer schedule_free_adamw keeps one, which evaluations read; set it to 0");
 }
 
 void resolve_other_courses(Config& c) {
   const bool cycle = c.lr_decay_style == DecayStyle::one_cycle;
-  require(!cycle || c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
-          " has no meaning with lr_decay_style 1cycle, which sets the momentum itself");
-  require((!cycle && c.momentum_warmup_iters == 0) || c.low_momentum <= c.adam_beta1, "low_momentum: ", c.low_momentum,
-          " is more than adam_beta1 ", c.adam_beta1);
+  require(!cycle || c.momentum_warmup_iters == 0, "schedule.momentum_warmup_iters: ", c.momentum_warmup_iters,
+          " has no meaning with schedule.lr_decay_style 1cycle, which sets the momentum itself");
+  require((!cycle && c.momentum_warmup_iters == 0) || c.low_momentum <= c.adam_beta1,
+          "schedule.low_momentum: ", c.low_momentum, " is more than adam.beta1 ", c.adam_beta1);
   if (c.end_weight_decay < 0.0) c.end_weight_decay = c.weight_decay;
   if (c.weight_decay_style == WeightDecayStyle::constant) {
-    require(c.end_weight_decay == c.weight_decay, "end_weight_decay: ", c.end_weight_decay,
-            " has a meaning only with weight_decay_style linear or cosine");
+    require(c.end_weight_decay == c.weight_decay, "schedule.end_weight_decay: ", c.end_weight_decay,
+            " has a meaning only with schedule.weight_decay_style linear or cosine");
     return;
   }
-  require(c.weight_decay > 0.0,
-          "weight_decay: 0 cannot change by weight_decay_style, which multiplies it; start with a small number");
+  require(
+      c.weight_decay > 0.0,
+      "weight_decay: 0 cannot change by schedule.weight_decay_style, which multiplies it; start with a small number");
 }
 
 // [NVIDIA 2025, NVFP4, sec. 4.1]: about 15 % of the linear layers in 16 bits, at the end, keep training stable.
@@ -259,10 +262,10 @@ int64_t last_blocks_in_bf16(const Config& c) {
 }
 
 void validate_precision(Config& c) {
-  require(c.loss_scale == 0.0 || c.precision == Precision::fp16, "loss_scale: ", c.loss_scale,
+  require(c.loss_scale == 0.0 || c.precision == Precision::fp16, "fp16.loss_scale: ", c.loss_scale,
           " has a meaning only with precision fp16, not ", name_of(c.precision));
-  require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
-          " is more than initial_loss_scale ", c.initial_loss_scale);
+  require(c.min_loss_scale <= c.initial_loss_scale, "fp16.min_loss_scale: ", c.min_loss_scale,
+          " is more than fp16.initial_loss_scale ", c.initial_loss_scale);
   require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || low_precision(c.precision),
           "master_weights: ", name_of(c.master_weights), " needs precision bf16 or one of 8 bits, got ",
           name_of(c.precision));
@@ -273,25 +276,25 @@ void validate_precision(Config& c) {
   };
   if (c.num_layers_at_end_in_bf16 < 0) c.num_layers_at_end_in_bf16 = last_blocks_in_bf16(c);
   const bool four_bits = c.precision == Precision::nvfp4;
-  require(!four_bits || c.fp8_format == GradientFormat::automatic, "fp8_format: ", name_of(c.fp8_format),
+  require(!four_bits || c.fp8_format == GradientFormat::automatic, "fp8.format: ", name_of(c.fp8_format),
           " has no meaning with precision nvfp4, whose values are all E2M1; remove it");
   require(!four_bits || !c.fp8_power_of_two_scales,
-          "fp8_power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
-  only_with_low_precision(c.fp8_format == GradientFormat::automatic, "fp8_format");
-  only_with_low_precision(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
+          "fp8.power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
+  only_with_low_precision(c.fp8_format == GradientFormat::automatic, "fp8.format");
+  only_with_low_precision(!c.fp8_power_of_two_scales, "fp8.power_of_two_scales");
   const auto only_delayed = [&](bool is_default, const char* key) {
     require(is_default || c.precision == Precision::fp8_delayed, key,
             ": has a meaning only with precision fp8_delayed, not ", name_of(c.precision));
   };
-  only_delayed(c.fp8_amax_history_len == 1024, "fp8_amax_history_len");
-  only_delayed(c.fp8_amax_compute_algo == AmaxComputeAlgo::max, "fp8_amax_compute_algo");
-  only_delayed(c.fp8_margin == 0, "fp8_margin");
-  only_with_low_precision(c.fp8_exclude.empty(), "fp8_exclude");
-  only_with_low_precision(c.fp8_min_size == 0, "fp8_min_size");
-  only_with_low_precision(!c.fp8_lm_head, "fp8_lm_head");
-  only_with_low_precision(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
-  only_with_low_precision(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
-  only_with_low_precision(c.log_quantization_interval == 0, "log_quantization_interval");
+  only_delayed(c.fp8_amax_history_len == 1024, "fp8.amax_history_len");
+  only_delayed(c.fp8_amax_compute_algo == AmaxComputeAlgo::max, "fp8.amax_compute_algo");
+  only_delayed(c.fp8_margin == 0, "fp8.margin");
+  only_with_low_precision(c.fp8_exclude.empty(), "fp8.exclude");
+  only_with_low_precision(c.fp8_min_size == 0, "fp8.min_size");
+  only_with_low_precision(!c.fp8_lm_head, "fp8.lm_head");
+  only_with_low_precision(c.num_layers_at_start_in_bf16 == 0, "fp8.num_layers_at_start_in_bf16");
+  only_with_low_precision(c.num_layers_at_end_in_bf16 == 0, "fp8.num_layers_at_end_in_bf16");
+  only_with_low_precision(c.log_quantization_interval == 0, "logging.quantization_interval");
 }
 
 // Rules that overwrite the gradient with the update, where bf16 would round more than the gradient.
@@ -313,9 +316,9 @@ void validate_gradients(const Config& c) {
   refuse(c.optimizer, "");
   for (size_t g = 0; g < c.param_groups.size(); ++g)
     if (c.param_groups[g].optimizer) refuse(*c.param_groups[g].optimizer, cat(" of param_groups[", g, "]"));
-  require(c.update_clip_threshold == 0.0, "grad_dtype: update_clip_threshold ", c.update_clip_threshold,
+  require(c.update_clip_threshold == 0.0, "grad_dtype: adam.update_clip_threshold ", c.update_clip_threshold,
           " makes the step in the gradient's place, where bf16 would round the step itself; set grad_dtype to fp32, or "
-          "update_clip_threshold to 0");
+          "adam.update_clip_threshold to 0");
 }
 
 constexpr int64_t kLeastReserveMib = 256;  // value of runtime_reserve_mib auto on a CPU
@@ -390,10 +393,10 @@ void validate_tensor_parallel(const Config& c) {
   works_on_parts(c.optimizer, "");
   for (const ParamGroupConfig& group : c.param_groups)
     if (group.optimizer) works_on_parts(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
-  require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
+  require(c.update_clip_threshold == 0.0, "adam.update_clip_threshold: ", ranks,
           " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
           "tensor_parallel_size to 1");
-  require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
+  require(!c.log_noise_scale, "logging.noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
           " ranks add parts of products in another order than one rank; use deterministic_reduction fixed_order, or "
@@ -420,7 +423,7 @@ void validate_context_parallel(const Config& c) {
           " tokens of a sequence on each of ", ranks, " ranks of context_parallel_size do not divide among ",
           c.tensor_parallel_size, " ranks of tensor_parallel_size; take a seq_length that is a multiple of ",
           std::lcm(2 * ranks, ranks * c.tensor_parallel_size));
-  require(!c.log_noise_scale, "log_noise_scale: parts of sequences on ", ranks,
+  require(!c.log_noise_scale, "logging.noise_scale: parts of sequences on ", ranks,
           " ranks have no gradients of whole sequences; set it to false, or context_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "context_parallel_size: ", ranks,
           " ranks add gradients of parts of sequences, in another order than one rank; use deterministic_reduction "
@@ -430,32 +433,33 @@ void validate_context_parallel(const Config& c) {
 // What local updates cannot be combined with.
 void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
-  require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",
-          c.local_steps, " steps of local_steps; take at most as many");
-  require(c.outer_delay < c.local_steps, "outer_delay: after ", c.outer_delay,
-          " steps the next round has ended, which has the ", c.local_steps, " steps of local_steps; take fewer");
+  require(c.local_fragments <= c.local_steps, "local_updates.fragments: ", c.local_fragments,
+          " fragments are more than the ", c.local_steps, " steps of local_updates.steps; take at most as many");
+  require(c.outer_delay < c.local_steps, "local_updates.outer_delay: after ", c.outer_delay,
+          " steps the next round has ended, which has the ", c.local_steps,
+          " steps of local_updates.steps; take fewer");
   const int64_t workers = c.data_parallel_replicate_size;
   if (c.outer_delta_dtype == DeltaDtype::fp4) {
     require(workers > 1,
-            "outer_delta_dtype: fp4 compresses what workers send each other, and "
+            "local_updates.outer_delta_dtype: fp4 compresses what workers send each other, and "
             "data_parallel_replicate_size 1 is one worker; set it to fp32, or have several");
-    require(workers < 15, "outer_delta_dtype: each of data_parallel_replicate_size ", workers,
+    require(workers < 15, "local_updates.outer_delta_dtype: each of data_parallel_replicate_size ", workers,
             " workers sends fp4 to all others, from 15 on more than in fp32; set it to fp32, or have fewer");
   }
   const auto averages = [&](bool set, const char* key) {
-    require(!set, key, ": evaluations would read a second average of the weights beside the one of local_steps ",
-            c.local_steps, "; set it to 0, or local_steps to 0");
+    require(!set, key,
+            ": evaluations would read a second average of the weights beside the one of local_updates.steps ",
+            c.local_steps, "; set it to 0, or local_updates.steps to 0");
   };
-  averages(c.ema_decay > 0.0, "ema_decay");
-  averages(c.tail_average_start > 0, "tail_average_start");
+  averages(c.ema_decay > 0.0, "averaging.ema_decay");
+  averages(c.tail_average_start > 0, "averaging.tail_start");
   require(!updates_by(c, RuleName::schedule_free_adamw),
-          "optimizer: schedule_free_adamw averages the weights itself, "
-          "and local_steps ",
-          c.local_steps, " replaces them at the end of a round; take adamw, or local_steps 0");
-  require(workers == 1 || !c.log_noise_scale, "log_noise_scale: the steps of ", workers,
-          " copies with local_steps are not one step; set it to false, or data_parallel_replicate_size to 1");
+          "optimizer: schedule_free_adamw averages the weights itself, and local_updates.steps ", c.local_steps,
+          " replaces them at the end of a round; take adamw, or local_updates.steps 0");
+  require(workers == 1 || !c.log_noise_scale, "logging.noise_scale: the steps of ", workers,
+          " copies with local_updates.steps are not one step; set it to false, or data_parallel_replicate_size to 1");
   require(workers == 1 || c.deterministic_reduction != DeterministicReduction::rank_invariant,
-          "deterministic_reduction: rank_invariant has one sum over all ranks, and with local_steps ", workers,
+          "deterministic_reduction: rank_invariant has one sum over all ranks, and with local_updates.steps ", workers,
           " copies add up apart; set it to fixed_order, or data_parallel_replicate_size to 1");
 }
 
@@ -470,8 +474,8 @@ void validate_ranks(const Config& c) {
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
   require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || copies_are_workers(c),
           "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
-          " has a meaning only with zero_stage 1 to 3, local_steps or optimizer onebit_adam or onebit_lamb; with 0 "
-          "every rank is a copy");
+          " has a meaning only with zero_stage 1 to 3, local_updates.steps or optimizer onebit_adam or onebit_lamb; "
+          "with 0 every rank is a copy");
   if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
   const int64_t leaves = c.logical_shards;
   require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");
@@ -522,15 +526,17 @@ void validate_block(const Config& c) {
 }
 
 void validate_run(const Config& c) {
-  require(c.eval_weights == EvalWeights::current || c.ema_decay > 0.0 || c.tail_average_start > 0,
-          "eval_weights: ", name_of(c.eval_weights),
-          " needs an ema_decay above 0, or a tail_average_start: without them no average of the weights is kept");
-  require(c.ema_decay == 0.0 || c.tail_average_start == 0, "tail_average_start: ", c.tail_average_start,
-          " and ema_decay ", c.ema_decay,
+  require(
+      c.eval_weights == EvalWeights::current || c.ema_decay > 0.0 || c.tail_average_start > 0,
+      "averaging.eval_weights: ", name_of(c.eval_weights),
+      " needs an averaging.ema_decay above 0, or an averaging.tail_start: without them no average of the weights is "
+      "kept");
+  require(c.ema_decay == 0.0 || c.tail_average_start == 0, "averaging.tail_start: ", c.tail_average_start,
+          " and averaging.ema_decay ", c.ema_decay,
           " are two averages of the weights, and a run keeps one; set one of them to 0");
   require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
           " needs valid_data and an eval_interval");
-  require(!c.rollback || !c.save.empty(), "rollback: needs a `save` folder to find a checkpoint in");
+  require(!c.rollback || !c.save.empty(), "loss_spikes.rollback: needs a `save` folder to find a checkpoint in");
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");
 }

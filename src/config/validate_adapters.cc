@@ -7,18 +7,18 @@
 namespace athanor {
 
 void validate_adapters(const Config& c) {
-  require(
-      c.lora_rank > 0 || c.base_precision == BasePrecision::none, "base_precision: ", name_of(c.base_precision),
-      " stores weights that are not trained, and lora_rank is 0, which trains all of them; set lora_rank above 0 to "
-      "train adapters beside them, or base_precision to none");
+  require(c.lora_rank > 0 || c.base_precision == BasePrecision::none,
+          "lora.base_precision: ", name_of(c.base_precision),
+          " stores weights that are not trained, and lora.rank is 0, which trains all of them; set lora.rank above 0 "
+          "to train adapters beside them, or lora.base_precision to none");
   if (c.lora_rank == 0) return;
-  const std::string rank = cat("lora_rank: ", c.lora_rank);
+  const std::string rank = cat("lora.rank: ", c.lora_rank);
   require(!c.init_from.empty(), rank,
-          " trains adapters of a model, and init_from names none; give it a folder of weights, or set lora_rank to 0");
-  require(!c.lora_targets.empty(), "lora_targets: names no layer, expected some for lora_rank ", c.lora_rank,
+          " trains adapters of a model, and init_from names none; give it a folder of weights, or set lora.rank to 0");
+  require(!c.lora_targets.empty(), "lora.targets: names no layer, expected some for lora.rank ", c.lora_rank,
           ", such as [\"all-linear\"]");
   require(!has_experts(c.model.model_type), rank, " is not supported for experts (model.model_type ",
-          name_of(c.model.model_type), "); set lora_rank to 0");
+          name_of(c.model.model_type), "); set lora.rank to 0");
   require(!low_precision(c.precision), rank, " is not supported with precision ", name_of(c.precision),
           "; take bf16, fp16, tf32 or fp32");
   for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
@@ -26,7 +26,7 @@ void validate_adapters(const Config& c) {
                                   {"context_parallel_size", c.context_parallel_size}})
     require(size == 1, rank, " is not supported with ", key, " ", size, "; set it to 1, zero_stage 3 shares weights");
   require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
-          " is not supported with averages of the weights (ema_decay, tail_average_start, optimizer "
+          " is not supported with averages of the weights (averaging.ema_decay, averaging.tail_start, optimizer "
           "schedule_free_adamw); leave them out");
   require(c.qk_clip_threshold == 0, rank, " is not supported with qk_clip_threshold ", c.qk_clip_threshold,
           ": it scales the frozen weights of queries and keys; set it to 0");

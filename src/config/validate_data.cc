@@ -63,30 +63,30 @@ void validate_stages(const Config& c) {
 
 void validate_fim(const Config& c) {
   if (c.fim_rate == 0) return;
-  require(c.fim_tokens.has_value(), "fim_rate: ", c.fim_rate,
-          " needs fim_tokens, the ids or texts of the tokens before the prefix, the suffix and the middle");
+  require(c.fim_tokens.has_value(), "fim.rate: ", c.fim_rate,
+          " needs fim.tokens, the ids or texts of the tokens before the prefix, the suffix and the middle");
   const FimTokens& tokens = *c.fim_tokens;
   for (const TokenName* token : {&tokens.prefix, &tokens.suffix, &tokens.middle})
-    require(token->id < c.model.vocab_size, "fim_tokens: ", token->id, " is not below model.vocab_size ",
+    require(token->id < c.model.vocab_size, "fim.tokens: ", token->id, " is not below model.vocab_size ",
             c.model.vocab_size);
   require(tokens.prefix != tokens.suffix && tokens.suffix != tokens.middle && tokens.middle != tokens.prefix,
-          "fim_tokens: expected three different tokens");
+          "fim.tokens: expected three different tokens");
 }
 
 void validate_documents(Config& c) {
-  require(c.eod_token_id < c.model.vocab_size, "eod_token_id: ", c.eod_token_id, " is not below model.vocab_size ",
-          c.model.vocab_size);
-  require(c.bos_token_id < c.model.vocab_size, "bos_token_id: ", c.bos_token_id, " is not below model.vocab_size ",
-          c.model.vocab_size);
+  require(c.eod_token_id < c.model.vocab_size, "documents.eod_token_id: ", c.eod_token_id,
+          " is not below model.vocab_size ", c.model.vocab_size);
+  require(c.bos_token_id < c.model.vocab_size, "documents.bos_token_id: ", c.bos_token_id,
+          " is not below model.vocab_size ", c.model.vocab_size);
   const bool best_fit = c.packing == Packing::best_fit;
-  require(best_fit || c.bos_token_id < 0, "bos_token_id: ", c.bos_token_id,
-          " has a meaning only with packing best_fit");
-  require(best_fit || c.packing_documents == Config().packing_documents, "packing_documents: ", c.packing_documents,
-          " has a meaning only with packing best_fit");
+  require(best_fit || c.bos_token_id < 0, "documents.bos_token_id: ", c.bos_token_id,
+          " has a meaning only with documents.packing best_fit");
+  require(best_fit || c.packing_documents == Config().packing_documents,
+          "documents.packing_documents: ", c.packing_documents, " has a meaning only with documents.packing best_fit");
   require(c.reset_attention_mask || c.max_documents_per_sequence == 0,
-          "max_documents_per_sequence: ", c.max_documents_per_sequence,
-          " has a meaning only with reset_attention_mask");
-  require(c.max_documents_per_sequence <= c.seq_length, "max_documents_per_sequence: ", c.max_documents_per_sequence,
+          "documents.max_per_sequence: ", c.max_documents_per_sequence,
+          " has a meaning only with documents.reset_attention_mask");
+  require(c.max_documents_per_sequence <= c.seq_length, "documents.max_per_sequence: ", c.max_documents_per_sequence,
           " is more than the ", c.seq_length, " tokens of a sequence");
   constexpr int64_t kTokensPerDocument =
       16;  // average; sequences with shorter documents are too rare in ordinary text to matter

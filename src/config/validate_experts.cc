@@ -32,13 +32,14 @@ void validate_expert_parallel(const Config& c) {
     require(!is_set, key, " is not supported with ", other, value.empty() ? "" : " ", value, "; ", instead,
             ", or set expert_parallel_size to 1");
   };
-  alone(c.local_steps > 0, "local_steps", cat(c.local_steps), "set it to 0");
+  alone(c.local_steps > 0, "local_updates.steps", cat(c.local_steps), "set it to 0");
   alone(c.deterministic_reduction == DeterministicReduction::rank_invariant, "deterministic_reduction",
         "rank_invariant", "set it to fixed_order");
-  alone(!c.teacher.empty(), "teacher", "", "leave it out, or cache its logits (teacher_logits)");
-  alone(c.prune_sparsity > 0, "prune_sparsity", cat(c.prune_sparsity), "set it to 0");
-  alone(c.log_noise_scale, "log_noise_scale", "true", "set it to false");
-  alone(c.update_clip_threshold > 0, "update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");
+  alone(!c.teacher.empty(), "distillation.teacher", "",
+        "leave it out, or cache its logits (distillation.teacher_logits)");
+  alone(c.prune_sparsity > 0, "pruning.sparsity", cat(c.prune_sparsity), "set it to 0");
+  alone(c.log_noise_scale, "logging.noise_scale", "true", "set it to false");
+  alone(c.update_clip_threshold > 0, "adam.update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");
   // Rules that use tensor norms would sum over different tensors on each rank.
   const auto without_tensor_norms = [&](RuleName rule, const std::string& where) {
     using enum RuleName;
@@ -56,10 +57,10 @@ void validate_capacity(const Config& c) {
   const double factor = c.expert_capacity_factor;
   if (factor == 0) return;
   const ModelConfig& m = c.model;
-  require(m.num_experts > 0, "expert_capacity_factor: ", factor, " limits experts, and the model (model_type ",
+  require(m.num_experts > 0, "moe.expert_capacity_factor: ", factor, " limits experts, and the model (model_type ",
           name_of(m.model_type), ") has none; set it to 0");
   const double all = double(m.num_experts) / double(m.num_experts_per_tok);
-  require(factor < all, "expert_capacity_factor: with ", factor,
+  require(factor < all, "moe.expert_capacity_factor: with ", factor,
           " an expert takes every token, and none is dropped: ", "model.num_experts / model.num_experts_per_tok is ",
           all, "; set it below that, or to 0");
 }
@@ -68,16 +69,16 @@ void validate_buffers(const Config& c) {
   const double factor = c.expert_buffer_factor;
   if (factor == 0) return;
   const auto ranks = double(c.expert_parallel_size);
-  require(ranks > 1, "expert_buffer_factor: ", factor,
+  require(ranks > 1, "moe.expert_buffer_factor: ", factor,
           " limits what ranks with other experts are sent, and expert_parallel_size is 1; set it to 0");
-  require(factor >= 1, "expert_buffer_factor: ", factor,
+  require(factor >= 1, "moe.expert_buffer_factor: ", factor,
           " has no room for balanced routing, which needs 1; set it to 1 or more, or to 0");
-  require(c.expert_capacity_factor == 0, "expert_buffer_factor: ", factor,
-          " limits buffers that expert_capacity_factor, ", c.expert_capacity_factor,
+  require(c.expert_capacity_factor == 0, "moe.expert_buffer_factor: ", factor,
+          " limits buffers that moe.expert_capacity_factor, ", c.expert_capacity_factor,
           ", bounds already; set one of them to 0");
   const double own = double(c.model.num_experts) / ranks, chosen = double(c.model.num_experts_per_tok);
   const double all = ranks * std::min(chosen, own) / chosen;
-  require(factor < all, "expert_buffer_factor: ", factor, " is room for any routing, which ", all,
+  require(factor < all, "moe.expert_buffer_factor: ", factor, " is room for any routing, which ", all,
           " is already with expert_parallel_size ", ranks, ", model.num_experts ", c.model.num_experts,
           " and model.num_experts_per_tok ", chosen, "; set it below that, or to 0");
 }

@@ -23,7 +23,7 @@ void validate_one_bit(const Config& c) {
   if (!compresses(c.optimizer)) return;
   const std::string_view name = name_of(c.optimizer), whole = without_compression(c.optimizer);
   require(
-      c.freeze_step > 0, "freeze_step: optimizer ", name,
+      c.freeze_step > 0, "adam.freeze_step: optimizer ", name,
       " needs the number of steps before its variance is frozen, got 0; 15 to 25 % of train_iters are usual, of these ",
       c.train_iters, " some ", std::max<int64_t>(1, c.train_iters / 5));
   const auto one = [&](const char* key, int64_t size, const char* why) {
@@ -38,14 +38,15 @@ void validate_one_bit(const Config& c) {
     require(is_off, key, ": not supported with optimizer ", name, ": ", why, "; ", remedy, ", or take optimizer ",
             whole);
   };
-  off("local_steps", c.local_steps == 0, "it sends momentum in every step", "set it to 0");
+  off("local_updates.steps", c.local_steps == 0, "it sends momentum in every step", "set it to 0");
   off("qk_clip_threshold", c.qk_clip_threshold == 0, "copies would clip by the attention scores of their own sequences",
       "set it to 0");
-  off("prune_sparsity", c.prune_sparsity == 0, "compressed momentum of pruned weights is not 0", "set it to 0");
-  off("exp_avg_dtype", c.exp_avg_dtype == SumDtype::fp32, "all copies keep the same f32 momentum", "set it to fp32");
-  off("exp_avg_sq_dtype", c.exp_avg_sq_dtype == SumDtype::fp32, "the variance is frozen in f32", "set it to fp32");
-  off("offload_optimizer", c.offload_optimizer == Offload::none, "momentum is compressed on the GPU", "set it to none");
-  off("log_noise_scale", !c.log_noise_scale, "gradients of several copies are not summed", "set it to false");
+  off("pruning.sparsity", c.prune_sparsity == 0, "compressed momentum of pruned weights is not 0", "set it to 0");
+  off("adam.exp_avg_dtype", c.exp_avg_dtype == SumDtype::fp32, "all copies keep the same f32 momentum",
+      "set it to fp32");
+  off("adam.exp_avg_sq_dtype", c.exp_avg_sq_dtype == SumDtype::fp32, "the variance is frozen in f32", "set it to fp32");
+  off("offload.optimizer", c.offload_optimizer == Offload::none, "momentum is compressed on the GPU", "set it to none");
+  off("logging.noise_scale", !c.log_noise_scale, "gradients of several copies are not summed", "set it to false");
   off("deterministic_reduction", c.deterministic_reduction != DeterministicReduction::rank_invariant,
       "rank_invariant has one sum over all ranks", "set it to fixed_order");
 }

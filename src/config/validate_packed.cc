@@ -18,7 +18,7 @@ void validate_both(const Config& c, const char* key) {
       "it replaces what ranks send once per step, to the owner of a shard and from it", "take 1 or 2");
   off(!compresses(c.optimizer), cat("optimizer ", name_of(c.optimizer)), "it compresses what ranks send already",
       "take another");
-  off(c.offload_params == Offload::none, "offload_params", "weights and gradients are packed in device memory",
+  off(c.offload_params == Offload::none, "offload.params", "weights and gradients are packed in device memory",
       "set that to none");
 }
 
@@ -33,7 +33,7 @@ void validate_gradients(const Config& c) {
       "each copy sends 4 bits to all others, from 15 on more than in fp32", "have fewer");
 }
 
-void validate_weights(const Config& c) {
+void validate_packed_weights(const Config& c) {
   constexpr const char* kKey = "zero_quantized_weights";
   validate_both(c, kKey);
   const auto off = refusals(kKey);
@@ -41,10 +41,11 @@ void validate_weights(const Config& c) {
       "ranks compute with bf16 weights apart from the masters", "take bf16");
   off(c.master_weights == MasterWeights::fp32, cat("master_weights ", name_of(c.master_weights)),
       "masters are exact, and the weights that ranks know are not part of them", "take fp32");
-  off(c.local_steps == 0, cat("local_steps ", c.local_steps), "an outer step replaces all weights", "set it to 0");
-  off(c.lora_rank == 0, cat("lora_rank ", c.lora_rank), "adapters are small", "set it to 0");
-  off(c.prune_sparsity == 0, "prune_sparsity", "pruned weights would not stay zero", "set it to 0");
-  off(c.offload_optimizer == Offload::none, "offload_optimizer", "what was sent stays in device memory",
+  off(c.local_steps == 0, cat("local_updates.steps ", c.local_steps), "an outer step replaces all weights",
+      "set it to 0");
+  off(c.lora_rank == 0, cat("lora.rank ", c.lora_rank), "adapters are small", "set it to 0");
+  off(c.prune_sparsity == 0, "pruning.sparsity", "pruned weights would not stay zero", "set it to 0");
+  off(c.offload_optimizer == Offload::none, "offload.optimizer", "what was sent stays in device memory",
       "set that to none");
 }
 
@@ -52,7 +53,7 @@ void validate_weights(const Config& c) {
 
 void validate_packed(const Config& c) {
   if (c.zero_quantized_gradients) validate_gradients(c);
-  if (c.zero_quantized_weights) validate_weights(c);
+  if (c.zero_quantized_weights) validate_packed_weights(c);
 }
 
 }  // namespace athanor

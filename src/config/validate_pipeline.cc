@@ -17,27 +17,27 @@ void refuse_others(const Config& c) {
           "gradients of each micro-batch; set it to 0 or 1", kOneStage);
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
-  require(!c.log_noise_scale, "log_noise_scale:", stages,
+  require(!c.log_noise_scale, "logging.noise_scale:", stages,
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
   require(c.rampup_batch_size.start == 0 || c.pipeline_schedule != PipelineSchedule::interleaved,
-          "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it "
-          "out, or take another pipeline_schedule");
+          "rampup_batch_size: with pipeline.schedule interleaved fewer micro-batches may need more memory; leave it "
+          "out, or take another pipeline.schedule");
 }
 
 void validate_layout(const Config& c) {
   const int64_t parts = c.pipeline_parallel_size * c.virtual_pipeline_size, layers = c.model.num_hidden_layers;
   const std::string sizes = c.virtual_pipeline_size > 1 ? cat("pipeline_parallel_size ", c.pipeline_parallel_size,
-                                                              " times virtual_pipeline_size ", c.virtual_pipeline_size)
+                                                              " times pipeline.virtual_size ", c.virtual_pipeline_size)
                                                         : cat("pipeline_parallel_size ", c.pipeline_parallel_size);
   require(parts <= layers, "pipeline_parallel_size: the model's ", layers,
           " blocks (num_hidden_layers) are fewer than the ", parts, " parts of ", sizes,
           ", and no part may be empty; make the product at most ", layers);
   const std::vector<int64_t>& layout = c.pipeline_layout;
   if (layout.empty()) return;
-  require(int64_t(layout.size()) == parts, "pipeline_layout: ", layout.size(), " numbers for the ", parts, " parts of ",
+  require(int64_t(layout.size()) == parts, "pipeline.layout: ", layout.size(), " numbers for the ", parts, " parts of ",
           sizes, "; give one for each part");
   const int64_t sum = std::accumulate(layout.begin(), layout.end(), int64_t{0});
-  require(sum == layers, "pipeline_layout: its numbers add up to ", sum, " blocks, the model has num_hidden_layers ",
+  require(sum == layers, "pipeline.layout: its numbers add up to ", sum, " blocks, the model has num_hidden_layers ",
           layers);
 }
 
@@ -47,25 +47,25 @@ void validate_pipeline(Config& c) {
   const bool interleaved = c.pipeline_schedule == PipelineSchedule::interleaved;
   if (c.pipeline_parallel_size == 1) {
     require(c.pipeline_layout.empty(),
-            "pipeline_layout: there is one part with pipeline_parallel_size 1; leave it out");
-    require(c.virtual_pipeline_size <= 1, "virtual_pipeline_size: ", c.virtual_pipeline_size,
+            "pipeline.layout: there is one part with pipeline_parallel_size 1; leave it out");
+    require(c.virtual_pipeline_size <= 1, "pipeline.virtual_size: ", c.virtual_pipeline_size,
             " parts of the model on each stage need several stages; leave it out, or set pipeline_parallel_size");
     c.virtual_pipeline_size = 1;
     return;
   }
   const bool v = c.pipeline_schedule == PipelineSchedule::zbv;
   if (c.virtual_pipeline_size == 0) c.virtual_pipeline_size = interleaved || v ? 2 : 1;
-  require(!v || c.virtual_pipeline_size == 2, "virtual_pipeline_size: ", c.virtual_pipeline_size,
-          " with pipeline_schedule zbv, which has 2 parts on each stage; leave it out");
-  require(v || interleaved == (c.virtual_pipeline_size > 1), "virtual_pipeline_size: ", c.virtual_pipeline_size,
-          " with pipeline_schedule ", name_of(c.pipeline_schedule),
-          interleaved ? ", which needs 2 or more parts on each stage; set it to more, or take pipeline_schedule 1f1b"
-                      : "; set pipeline_schedule to interleaved, or leave it out");
+  require(!v || c.virtual_pipeline_size == 2, "pipeline.virtual_size: ", c.virtual_pipeline_size,
+          " with pipeline.schedule zbv, which has 2 parts on each stage; leave it out");
+  require(v || interleaved == (c.virtual_pipeline_size > 1), "pipeline.virtual_size: ", c.virtual_pipeline_size,
+          " with pipeline.schedule ", name_of(c.pipeline_schedule),
+          interleaved ? ", which needs 2 or more parts on each stage; set it to more, or take pipeline.schedule 1f1b"
+                      : "; set pipeline.schedule to interleaved, or leave it out");
   refuse_others(c);
   require(!splits_backward(c.pipeline_schedule) || c.recompute_granularity != RecomputeGranularity::full,
-          "recompute_granularity: full with pipeline_schedule ", name_of(c.pipeline_schedule),
+          "recompute_granularity: full with pipeline.schedule ", name_of(c.pipeline_schedule),
           ", which would keep what is recomputed until the weights' gradients; set it to selective or none, or take ",
-          "pipeline_schedule 1f1b");
+          "pipeline.schedule 1f1b");
   validate_layout(c);
 }
 

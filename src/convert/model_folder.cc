@@ -148,8 +148,8 @@ void ModelFolder::require_averages() const {
   };
   if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
     throw Error(cat(path_,
-                    ": holds no averages of the weights; expected a checkpoint of a run with ema_decay or "
-                    "tail_average_start above 0"),
+                    ": holds no averages of the weights; expected a checkpoint of a run with averaging.ema_decay or "
+                    "averaging.tail_start above 0"),
                 Exit::usage);
 }
 

@@ -34,9 +34,9 @@ VerifiedModel verified_model(const std::string& path, const Verify& verify = ver
 class ModelFolder {
  public:
   // path: as for verified_model(). A checkpoint without its manifest is an Error. averages: reads a checkpoint's
-  // averages of the weights (ema_decay, tail_average_start) instead of the weights; frozen weights have no averages and
-  // are read as they are; an Error(usage) if there are none. The weights of schedule_free_adamw are always read as its
-  // averages.
+  // averages of the weights (averaging.ema_decay, averaging.tail_start) instead of the weights; frozen weights have no
+  // averages and are read as they are; an Error(usage) if there are none. The weights of schedule_free_adamw are always
+  // read as its averages.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
   // adapters: number of adapter folders that led to this one as their base.
   explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
@@ -58,7 +58,7 @@ class ModelFolder {
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
-    // The checkpoint has dense weights of a run with 2:4 sparsity (prune_method srste): reading sets the two pruned
+    // The checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two pruned
     // weights of every four to zero.
     bool two_of_four = false;
     // For adapter folders, read as f32. `merged`: dtype of the weight in the base folder. `quantized`: the adapters

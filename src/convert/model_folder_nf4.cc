@@ -79,7 +79,7 @@ const std::vector<float>& ModelFolder::in_out_nf4_values(const Weight& w) const 
 std::vector<std::byte> ModelFolder::stored_nf4_record(const Weight& w, bool nested) const {
   if (w.nf4->nested != nested)
     throw Error(cat(path_, ": ", w.name, " is stored in NF4 ", nested ? "without" : "with",
-                    " double quantization; set base_double_quant to ", nested ? "false" : "true",
+                    " double quantization; set lora.base_double_quant to ", nested ? "false" : "true",
                     ", or export it with --dtype ", nested ? "nf4_single" : "nf4"),
                 Exit::usage);
   std::vector<std::byte> stored = read_nf4_parts(w, true);
@@ -104,8 +104,8 @@ std::vector<std::byte> ModelFolder::nf4_record(const Weight& w, bool nested) con
   if (w.nf4 && in_out())
     throw Error(
         cat(path_, ": ", w.name, " of ", name_of(config_.model_type), " is stored in NF4 as [outputs, inputs], ",
-            "and base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
-            "made of, or set base_precision to none"),
+            "and lora.base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
+            "made of, or set lora.base_precision to none"),
         Exit::usage);
   if (w.nf4) return stored_nf4_record(w, nested);
   Nf4Quantizer quantizer(w.shape.numel(), nested);

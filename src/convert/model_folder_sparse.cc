@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "config/config.h"
-#include "config/json.h"
+#include "config/stored_option.h"
 #include "convert/floats.h"
 #include "convert/model_folder.h"
 #include "ops/two_of_four.h"
@@ -18,8 +18,8 @@ void ModelFolder::find_two_of_four() {
   const std::string path = cat(path_, "/config.resolved.json");
   if (std::error_code none; !std::filesystem::exists(path, none)) return;
   const Json run = parse_json(read_file(path, kMostBytes), path);
-  const Json *method = run.find("prune_method"), *sparsity = run.find("prune_sparsity"),
-             *exclude = run.find("prune_exclude");
+  const Json *method = stored_option(run, "pruning.method"), *sparsity = stored_option(run, "pruning.sparsity"),
+             *exclude = stored_option(run, "pruning.exclude");
   if (!method || method->text != "srste" || !sparsity || sparsity->real == 0) return;
   std::vector<std::string> excluded;
   for (size_t i = 0; exclude && i < exclude->items.size(); ++i) excluded.push_back(exclude->items[i].text);

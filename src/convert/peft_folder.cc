@@ -71,7 +71,7 @@ int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std:
   const AdapterFolder* adapter = model.adapter();
   if (!adapter)
     throw Error(cat("export: ", model.path(),
-                    " has no adapters for --format peft; expected a checkpoint of a run with lora_rank"),
+                    " has no adapters for --format peft; expected a checkpoint of a run with lora.rank"),
                 Exit::usage);
   const DType type = dtype.value_or(DType::f32);
   std::vector<TensorData> tensors;

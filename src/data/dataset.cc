@@ -134,9 +134,9 @@ void Dataset::pack(const RowPacking& packing) {
 
 void Dataset::reorder(const FillInTheMiddle& fim) {
   if (fim.rate > 0 && has_loss_mask())
-    throw Error(cat("fim_rate: ", fim.rate, " reorders documents, and ", first_shard(),
+    throw Error(cat("fim.rate: ", fim.rate, " reorders documents, and ", first_shard(),
                     " or another shard has a loss mask, which says what is predicted in the order of the text; set "
-                    "fim_rate to 0, or leave the mask out"),
+                    "fim.rate to 0, or leave the mask out"),
                 Exit::usage);
   fim_ = fim;
 }

@@ -163,11 +163,11 @@ void begin_logit_cache(const std::string& folder, const LogitCacheInfo& info) {
     const LogitCacheInfo there = read_logit_cache_info(folder);
     if (there == info) return;
     throw Error(cat(folder, " has cached logits of something else:", differences(there, info),
-                    "\nremove it, or set teacher_logits to another folder"),
+                    "\nremove it, or set distillation.teacher_logits to another folder"),
                 Exit::usage);
   }
   if (!std::filesystem::is_empty(folder, ignored))
-    throw Error(cat(folder, " has other files; set teacher_logits to a new folder"), Exit::usage);
+    throw Error(cat(folder, " has other files; set distillation.teacher_logits to a new folder"), Exit::usage);
   write_file(manifest_of(folder), info.text());
 }
 

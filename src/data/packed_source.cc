@@ -42,8 +42,8 @@ PackedSource::PackedSource(const std::vector<TokenFile>& shards, const RowPackin
 void PackedSource::add_document(const TokenFile& shard, int64_t begin, int64_t end) {
   if (end - begin > std::numeric_limits<int32_t>::max())
     throw Error(cat(shard.path(), ": a document of ", end - begin,
-                    " tokens, expected at most 2^31 - 1 for packing: best_fit; is eod_token_id ", packing_.eod_id,
-                    " the token that ends a document here?"),
+                    " tokens, expected at most 2^31 - 1 for documents.packing: best_fit; is documents.eod_token_id ",
+                    packing_.eod_id, " the token that ends a document here?"),
                 Exit::usage);
   lengths_.push_back(uint32_t(end - begin));
 }
@@ -75,8 +75,8 @@ void PackedSource::require_no_bos(const TokenFile& shard, int64_t first) const {
   int32_t token = 0;
   shard.read(0, {&token, 1});
   if (token == packing_.bos_id)
-    throw Error(cat(shard.path(), ": its documents begin with token ", token, ", that of bos_token_id, already: leave ",
-                    "bos_token_id out"),
+    throw Error(cat(shard.path(), ": its documents begin with token ", token,
+                    ", that of documents.bos_token_id, already: leave ", "documents.bos_token_id out"),
                 Exit::usage);
 }
 

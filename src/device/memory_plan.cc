@@ -40,12 +40,12 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
       return cat("a smaller model, ", holds(kind, DType::f32) ? "grad_dtype \"bf16\", " : "",
                  "or zero_stage 2 or 3 over more ranks", params_offload());
     case MemoryKind::optimizer:
-      return cat(holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\"" : "a smaller model",
+      return cat(holds(kind, DType::f32) ? "adam.exp_avg_dtype and adam.exp_avg_sq_dtype \"bf16\"" : "a smaller model",
                  ", or sharding over more ranks",
-                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload_optimizer \"cpu\"" : "");
+                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload.optimizer \"cpu\"" : "");
     case MemoryKind::activations:
       return cat("micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows",
-                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload_activations \"auto\"" : "");
+                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload.activations \"auto\"" : "");
     case MemoryKind::inputs:
       return "micro_batch_size";
     case MemoryKind::constants:
@@ -59,7 +59,7 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
 const char* MemoryPlan::params_offload() const {
   const bool trains = total(MemoryKind::gradients) + total(MemoryKind::gradients, Mem::pinned) > 0;
   const size_t moved = total(MemoryKind::weights, Mem::pinned) + total(MemoryKind::gradients, Mem::pinned);
-  return trains && moved == 0 ? ", on one GPU also offload_params \"auto\"" : "";
+  return trains && moved == 0 ? ", on one GPU also offload.params \"auto\"" : "";
 }
 
 // Buffers may outlive the plan, e.g. when a step fails; without the arena's memory they poison nothing that another
@@ -114,7 +114,7 @@ void MemoryPlan::require_host_fits(size_t capacity, size_t extra) const {
                       (!params && total(MemoryKind::masters, Mem::pinned) > 0);
   std::string keys;
   for (const auto& [key, moves] :
-       {std::pair{"offload_optimizer", states}, {"offload_activations", inputs}, {"offload_params", params}})
+       {std::pair{"offload.optimizer", states}, {"offload.activations", inputs}, {"offload.params", params}})
     if (moves) keys += cat(keys.empty() ? "" : " with ", key);
   std::string text = cat("memory: ", keys, " keeps ", mib(host_total_), " in pinned host memory",
                          extra > 0 ? cat(", and a save in the background copies ", mib(extra), " there") : "", ", but ",
@@ -123,7 +123,7 @@ void MemoryPlan::require_host_fits(size_t capacity, size_t extra) const {
                                 MemoryKind::activations})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
-  if (extra > 0) text += "\n  a save needs no copy with async_save \"off\"";
+  if (extra > 0) text += "\n  a save needs no copy with checkpoint.async_save \"off\"";
   throw Error(text, Exit::usage);
 }
 

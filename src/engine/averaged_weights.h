@@ -1,5 +1,5 @@
-// AveragedWeights: replaces the weights that GEMMs read by the averages that an optimizer keeps (ema_decay,
-// tail_average_start, schedule_free_adamw), or by the global weights of local updates; and restores the weights.
+// AveragedWeights: replaces the weights that GEMMs read by the averages that an optimizer keeps (averaging.ema_decay,
+// averaging.tail_start, schedule_free_adamw), or by the global weights of local updates; and restores the weights.
 // Masters and averages do not change, except masters that are the weights themselves, which are saved to a copy first.
 #pragma once
 #include <vector>

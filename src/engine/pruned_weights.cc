@@ -77,19 +77,19 @@ std::vector<bool> pruned_pieces(const ParamStore& params, const PruningOptions& 
     if (matrix) matrices.push_back(piece.slice->name);
     pruned.push_back(matrix && !matches_any(options.exclude, piece.slice->name));
     if (pruned.back() && groups && (spec.in_out || piece.slice->shape[1] % kGroup != 0))
-      throw Error(cat("prune_pattern: 2:4 is of ", kGroup, " neighbouring inputs of an output, and ", piece.slice->name,
-                      " ", piece.slice->shape,
+      throw Error(cat("pruning.pattern: 2:4 is of ", kGroup, " neighbouring inputs of an output, and ",
+                      piece.slice->name, " ", piece.slice->shape,
                       spec.in_out ? " has its outputs side by side (model_type gpt2)" : " has another number of inputs",
-                      "; set it to unstructured, or name the matrix in prune_exclude"),
+                      "; set it to unstructured, or name the matrix in pruning.exclude"),
                   Exit::usage);
   }
   for (const std::string& pattern : options.exclude)
     if (std::ranges::none_of(matrices, [&](const std::string& name) { return matches_any({pattern}, name); }))
-      throw Error(cat("prune_exclude: \"", pattern, "\" matches no matrix that is pruned, such as ",
+      throw Error(cat("pruning.exclude: \"", pattern, "\" matches no matrix that is pruned, such as ",
                       "model.layers.0.mlp.down_proj.weight"),
                   Exit::usage);
   if (std::ranges::count(pruned, true) == 0)
-    throw Error("prune_exclude: leaves no matrix to prune; set prune_sparsity to 0", Exit::usage);
+    throw Error("pruning.exclude: leaves no matrix to prune; set pruning.sparsity to 0", Exit::usage);
   return pruned;
 }
 

@@ -62,7 +62,7 @@ constexpr std::array<RecordField<S>, 43> kStepFields = {{
      "what holds the clocks down, NVML's clocks event reasons: 1 idle, 2 set clocks, 4 power limit, 8 hardware, 32 and "
      "64 heat, 128 power brake; absent without sensors",
      "gpu/throttle", false, &S::gpu_throttle},
-    {"spikes", "", "steps skipped by loss_spike_zscore since the start of the run; absent without it", "train/spikes",
+    {"spikes", "", "steps skipped by loss_spikes.zscore since the start of the run; absent without it", "train/spikes",
      false, &S::spikes},
     {"momentum", "", "decay of the first moment in this step; absent where it is constant", "train/momentum", false,
      &S::momentum},
@@ -70,20 +70,21 @@ constexpr std::array<RecordField<S>, 43> kStepFields = {{
      &S::weight_decay},
     {"noise_scale", "tokens",
      "gradient noise scale: the batch size above which larger batches save few steps, from averages over about 100 "
-     "steps, which checkpoints hold; absent without log_noise_scale and until the estimate is positive",
+     "steps, which checkpoints hold; absent without logging.noise_scale and until the estimate is positive",
      "train/noise_scale", false, &S::noise_scale},
     {"max_attention_logit", "",
      "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",
      "train/max_attention_logit", false, &S::max_attention_logit},
     {"distill_loss", "nats",
-     "mean over the predicted tokens of the step of distill_loss against the teacher, times the square of "
-     "distill_temperature; absent without a teacher",
+     "mean over the predicted tokens of the step of distillation.loss against the teacher, times the square of "
+     "distillation.temperature; absent without a teacher",
      "train/distill_loss", false, &S::distill_loss},
     {"sparsity", "share",
-     "of the weights of pruned matrices that were zero in this step; absent without prune_sparsity", "train/sparsity",
+     "of the weights of pruned matrices that were zero in this step; absent without pruning.sparsity", "train/sparsity",
      false, &S::sparsity},
-    {"curriculum_seqlen", "tokens", "length of the sequences in this step; absent without total_curriculum_step",
-     "data/curriculum_seqlen", false, &S::chunk_length},
+    {"curriculum_seqlen", "tokens",
+     "length of the sequences in this step; absent without curriculum.total_curriculum_step", "data/curriculum_seqlen",
+     false, &S::chunk_length},
     {"source_losses", "nats",
      "mean cross-entropy over the predicted tokens of each entry of train_data, an object of names and values (null: "
      "not finite); without entries that gave no token in this step; absent with one entry",
@@ -150,8 +151,9 @@ constexpr std::array<RecordField<R>, 11> kRoutingFields = {{
     {"balance_loss", "", "mean over tokens, without router_aux_loss_coef; 1 where all shares are equal", "", false,
      &R::balance_loss},
     {"z_loss", "", "mean over tokens, without router_z_loss_coef", "", false, &R::z_loss},
-    {"dropped_share", "0..1", "of the tokens' choices: dropped beyond the capacity of experts (expert_capacity_factor)",
-     "", false, &R::dropped_share},
+    {"dropped_share", "0..1",
+     "of the tokens' choices: dropped beyond the capacity of experts (moe.expert_capacity_factor)", "", false,
+     &R::dropped_share},
     {"time", "s", "Unix time", "", false, &R::time},
 }};
 
@@ -241,10 +243,10 @@ std::string fields_markdown() {
   for (std::string_view name : kEventNames) names += cat(names.empty() ? "`" : ", `", name, "`");
   append_table<StepMetrics>(out, "`\"event\": \"step\"`", step_fields());
   append_table<EvalMetrics>(out, "`\"event\": \"eval\"`", eval_fields());
-  append_table<QuantizedMetrics>(out, "`\"event\": \"quantized\"`, with `log_quantization_interval`",
+  append_table<QuantizedMetrics>(out, "`\"event\": \"quantized\"`, with `logging.quantization_interval`",
                                  quantized_fields());
-  append_table<RoutingMetrics>(out, "`\"event\": \"routing\"`, of each layer with experts, by `log_routing_interval`",
-                               routing_fields());
+  append_table<RoutingMetrics>(
+      out, "`\"event\": \"routing\"`, of each layer with experts, by `logging.routing_interval`", routing_fields());
   append_table<PrunedMetrics>(out, "`\"event\": \"pruned\"`, of each pruned matrix, whenever weights are pruned",
                               pruned_fields());
   append_table<CommunicationMetrics>(out, "`\"event\": \"communication\"`, at the end of a run with `--profile`",

@@ -54,11 +54,11 @@ struct StepMetrics {
   std::optional<int64_t> spikes = std::nullopt;              // since step 0 of the run: steps skipped as spikes
   std::optional<double> momentum = std::nullopt;             // if momentum has a schedule
   std::optional<double> weight_decay = std::nullopt;         // if weight decay has a schedule
-  std::optional<double> noise_scale = std::nullopt;          // tokens; with log_noise_scale
+  std::optional<double> noise_scale = std::nullopt;          // tokens; with logging.noise_scale
   std::optional<double> max_attention_logit = std::nullopt;  // with qk_clip_threshold
   std::optional<double> distill_loss = std::nullopt;         // mean over the predicted tokens; with a teacher
-  std::optional<double> sparsity = std::nullopt;       // fraction of zeros in the pruned matrices; with prune_sparsity
-  std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
+  std::optional<double> sparsity = std::nullopt;  // fraction of zeros in the pruned matrices; with pruning.sparsity
+  std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with curriculum.total_curriculum_step
   NamedValues source_losses = {};  // by source_name() of train_data's entries with tokens in this step; if several
   double loss_z = kUnknown;        // filled by MetricFanOut
   double grad_norm_z = kUnknown;   // filled by MetricFanOut

@@ -147,8 +147,8 @@ RunRecords read_run(const std::string& folder) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored))
     throw Error(cat(folder,
-                    ": is no folder of a run: there is no metrics.jsonl in it (`save` of a config names the "
-                    "folder; log_jsonl must not be false)"),
+                    ": is no folder of a run: there is no metrics.jsonl in it (`save` of a config names the folder; "
+                    "logging.jsonl must not be false)"),
                 Exit::usage);
   RunRecords run;
   run.name = fs::absolute(dir).lexically_normal().filename().string();

@@ -32,7 +32,7 @@ void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& opt
   for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
   for (const std::string& target : options.targets)
     if (std::ranges::none_of(modules, [&](const std::string& module) { return fits(target, module); }))
-      throw Error(cat("lora_targets: \"", target, "\" matches no linear layer of the model; its layers are ", known,
+      throw Error(cat("lora.targets: \"", target, "\" matches no linear layer of the model; its layers are ", known,
                       ", or all-linear for all of them"),
                   Exit::usage);
 }

@@ -18,7 +18,7 @@ bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spe
 
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
   const auto linear = std::ranges::find_if(specs, is_linear);
-  throw Error(cat("fp8_exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
+  throw Error(cat("fp8.exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
                   linear->slices.front().name, "; * stands for any text"),
               Exit::usage);
 }
@@ -33,8 +33,8 @@ struct Counts {
       if (count > 0) text += cat("; ", count, " in bf16, ", why);
     };
     add(at_ends, "of the first and last blocks");
-    add(named, "by fp8_exclude");
-    add(small, "below fp8_min_size");
+    add(named, "by fp8.exclude");
+    add(small, "below fp8.min_size");
     add(odd,
         cat("of sizes that are no multiple of ", kMultiple, ranks > 1 ? cat(" on each of ", ranks, " ranks") : ""));
     return text;

@@ -205,13 +205,14 @@ std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& par
   const std::string reason = !largest ? "and none of its weights is one"
                              : largest->shape.numel() < options.min_8bit_size
                                  ? cat("and the largest, ", largest->name, " ", largest->shape, ", has ",
-                                       largest->shape.numel(), " elements; lower min_8bit_size")
+                                       largest->shape.numel(), " elements; lower adam.min_8bit_size")
                                  : cat("and the largest, ", largest->name, " ", largest->shape,
                                        ", is not; choose sizes that are multiples of ", kCodeBlock);
   return cat("optimizer ", kRuleNames[size_t(*rule)],
              ": no weight has 8-bit moments, so it updates all of them as adamw does, with moments of ", options.m,
              " and ", options.v, "; it keeps 8-bit moments of hidden layers' matrices of at least ",
-             options.min_8bit_size, " elements (min_8bit_size) that are whole blocks of ", kCodeBlock, ", ", reason);
+             options.min_8bit_size, " elements (adam.min_8bit_size) that are whole blocks of ", kCodeBlock, ", ",
+             reason);
 }
 
 }  // namespace athanor

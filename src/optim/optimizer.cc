@@ -112,8 +112,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
     throw Error(cat("param_groups: ", averages_.size(), " different betas",
-                    options.ema_decay > 0            ? " and ema_decay"
-                    : options.tail_average_start > 0 ? " and tail_average_start"
+                    options.ema_decay > 0            ? " and averaging.ema_decay"
+                    : options.tail_average_start > 0 ? " and averaging.tail_start"
                                                      : "",
                     ", expected at most ", kMostAverages, "; let groups share some"),
                 Exit::usage);

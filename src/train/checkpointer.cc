@@ -202,10 +202,11 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
         order_[size_t(item.rank)].push_back(item);
       }
     }
-  with_context("async_save: host memory for a copy of the weights and optimizer states; off writes them without one",
-               [&] {
-                 if (options_.background) host_.allocate(all);
-               });
+  with_context(
+      "checkpoint.async_save: host memory for a copy of the weights and optimizer states; off writes them without one",
+      [&] {
+        if (options_.background) host_.allocate(all);
+      });
 }
 
 Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for running work
@@ -389,8 +390,8 @@ void Checkpointer::make_room() const {
   const auto lacks = [&] { return free_bytes(options_.root).value_or(need) < need; };
   const auto remove = [&](int64_t keep) {
     for (const int64_t step : prune(*options_.lock, keep))
-      log::info("step ", step, " was removed before step ", save_.step, " is saved, to make room (keep_latest_k ",
-                options_.keep_latest, ")");
+      log::info("step ", step, " was removed before step ", save_.step,
+                " is saved, to make room (checkpoint.keep_latest_k ", options_.keep_latest, ")");
   };
   if (failed_before_ || lacks()) remove(options_.keep_latest);
   if (options_.keep_latest > 1 && lacks()) remove(options_.keep_latest - 1);

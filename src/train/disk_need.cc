@@ -20,13 +20,15 @@ int64_t checkpoints_to_add(const Config& config, const DiskAtStart& at) {
 std::string lack_of_disk(const Config& config, const DiskAtStart& at) {
   const int64_t count = checkpoints_to_add(config, at);
   if (count == 0 || at.free_bytes / count >= at.checkpoint_bytes) return "";
-  return cat("save: the disk of ", config.save, " has ", format_bytes(uint64_t(at.free_bytes)), " free, but ", count,
-             " checkpoints of ", format_bytes(uint64_t(at.checkpoint_bytes)),
-             config.keep_latest_k == 0 ? " are ahead of this run (save_interval " : " have to fit (keep_latest_k ",
-             config.keep_latest_k == 0 ? config.save_interval : config.keep_latest_k, "): free some, ",
-             config.keep_latest_k == 0 ? "set keep_latest_k (with 1 two are there at a time) or a larger save_interval"
-                                       : "lower keep_latest_k",
-             ", or choose another folder");
+  return cat(
+      "save: the disk of ", config.save, " has ", format_bytes(uint64_t(at.free_bytes)), " free, but ", count,
+      " checkpoints of ", format_bytes(uint64_t(at.checkpoint_bytes)),
+      config.keep_latest_k == 0 ? " are ahead of this run (save_interval " : " have to fit (checkpoint.keep_latest_k ",
+      config.keep_latest_k == 0 ? config.save_interval : config.keep_latest_k, "): free some, ",
+      config.keep_latest_k == 0
+          ? "set checkpoint.keep_latest_k (with 1 two are there at a time) or a larger save_interval"
+          : "lower checkpoint.keep_latest_k",
+      ", or choose another folder");
 }
 
 }  // namespace athanor

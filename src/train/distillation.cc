@@ -21,9 +21,10 @@ namespace {
 // Which tokens of a window a teacher's position sees.
 std::string documents_text(const PackingOptions& o) {
   if (!o.reset_attention_mask && !o.reset_position_ids) return "one per window";
-  return cat(
-      o.reset_attention_mask ? "reset_attention_mask" : "", o.reset_attention_mask && o.reset_position_ids ? ", " : "",
-      o.reset_position_ids ? "reset_position_ids" : "", ", up to ", o.max_documents, ", eod_token_id ", o.eod_id);
+  return cat(o.reset_attention_mask ? "documents.reset_attention_mask" : "",
+             o.reset_attention_mask && o.reset_position_ids ? ", " : "",
+             o.reset_position_ids ? "documents.reset_position_ids" : "", ", up to ", o.max_documents,
+             ", documents.eod_token_id ", o.eod_id);
 }
 
 void require_same_vocab(const std::string& path, const ModelConfig& model, const Config& c, const char* else_what) {
@@ -39,7 +40,7 @@ void require_positions(const std::string& path, const ModelConfig& model, const 
 }
 
 TeacherOptions cached_options(const Config& c) {
-  return with_context("teacher_logits", [&] {
+  return with_context("distillation.teacher_logits", [&] {
     const LogitCacheInfo info = read_logit_cache_info(c.teacher_logits);
     const auto require_equal = [&](const char* key, const auto& there, const auto& here) {
       if (there != here)
@@ -48,23 +49,23 @@ TeacherOptions cached_options(const Config& c) {
     };
     require_equal("model.vocab_size", info.vocab_size, c.model.vocab_size);
     require_equal("seq_length", info.seq_length, c.seq_length);
-    require_equal("distill_temperature", info.temperature, c.distill_temperature);
+    require_equal("distillation.temperature", info.temperature, c.distill_temperature);
     if (!info.teacher_tokens.empty() && c.distill_loss != DistillLoss::uld)
       refuse(cat(c.teacher_logits, " was made by a teacher with other tokens (", info.teacher_tokens,
-                 "), and distill_loss ", name_of(c.distill_loss),
-                 " compares probabilities of the same tokens; set distill_loss to uld"));
+                 "), and distillation.loss ", name_of(c.distill_loss),
+                 " compares probabilities of the same tokens; set distillation.loss to uld"));
     return TeacherOptions{.top_k = info.top_k};
   });
 }
 
 TeacherOptions model_options(const Config& c) {
-  return with_context("teacher", [&] {
+  return with_context("distillation.teacher", [&] {
     if (!is_gguf_file(c.teacher)) require_folder(c.teacher);
     const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value if it is a run's folder
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
                        ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
-                       "ids of the smaller one, with --teacher-tokenizer for distill_loss uld");
+                       "ids of the smaller one, with --teacher-tokenizer for distillation.loss uld");
     require_positions(folder.path(), folder.config(), c);
     return TeacherOptions{.model = folder.config()};
   });
@@ -86,7 +87,7 @@ VerifiedModel find_teacher(const Config& c, const Backend& backend) {
 std::unique_ptr<LogitCache> open_teacher_logits(const Config& c, const Dataset& train, const PackingOptions& packing) {
   if (c.teacher_logits.empty()) return nullptr;
   cached_options(c);  // checked first: another seq_length also changes the data
-  return with_context("teacher_logits", [&] {
+  return with_context("distillation.teacher_logits", [&] {
     auto cache = std::make_unique<LogitCache>(c.teacher_logits);
     const LogitCacheInfo& info = cache->info();
     if (info.data_fingerprint != train.fingerprint())
@@ -97,7 +98,7 @@ std::unique_ptr<LogitCache> open_teacher_logits(const Config& c, const Dataset& 
     if (info.documents != documents_text(packing))
       refuse(cat(c.teacher_logits, " is of windows with documents ", info.documents, ", the run has ",
                  documents_text(packing),
-                 " (reset_attention_mask, reset_position_ids); set the keys to the same, or make "
+                 " (documents.reset_attention_mask, documents.reset_position_ids); set the keys to the same, or make "
                  "another cache with `athanor cache-logits`"));
     CHECK(info.windows == train.windows(), info.windows, " cached windows of ", train.windows());
     return cache;
@@ -108,7 +109,7 @@ std::string teacher_words(const ModelFolder* teacher, const LogitCache* logits) 
   if (teacher)
     return cat("teacher ", teacher->path(), " of ", format_count(double(parameter_count(teacher->config()))), ", ");
   if (!logits) return "";
-  return cat("teacher_logits ", logits->folder(), ", the ", logits->info().top_k, " largest of ",
+  return cat("distillation.teacher_logits ", logits->folder(), ", the ", logits->info().top_k, " largest of ",
              logits->info().teacher, ", ");
 }
 
@@ -153,7 +154,7 @@ LogitCacheInfo logit_cache_info(const Config& c, const ModelFolder& teacher, con
   if (!o.common_vocab && !o.tokens)
     require_same_vocab(teacher.path(), teacher.config(), c,
                        ", or give --common-vocab where they share the ids of the smaller one, --teacher-tokenizer for "
-                       "distill_loss uld");
+                       "distillation.loss uld");
   if (!o.tokens) require_positions(teacher.path(), teacher.config(), c);
   const int64_t vocab = std::min(c.model.vocab_size, teacher.config().vocab_size);
   if (o.top_k > vocab) refuse(cat("--top-k: ", o.top_k, " is more than the ", vocab, " tokens of the vocabulary"));

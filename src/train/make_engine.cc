@@ -229,10 +229,10 @@ class Fitting {
     if (plan.total(Mem::pinned) > 0)
       plan.require_host_fits(size_t(host_capacity_), save_copy_bytes(config_, backend_.device, engine));
     if (plan.total() + beside > capacity_)
-      throw Error(cat("memory: async_save: a save copies ", format_bytes(beside - reserve),
+      throw Error(cat("memory: checkpoint.async_save: a save copies ", format_bytes(beside - reserve),
                       " of weights and optimizer states before it writes them, beside ", format_bytes(plan.total()),
                       " of the run and ", format_bytes(reserve), " reserve, but ", format_bytes(capacity_),
-                      " may be used; set async_save to \"off\", which needs no copy"),
+                      " may be used; set checkpoint.async_save to \"off\", which needs no copy"),
                   Exit::usage);
     throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
                     " that may be used; its message lists the largest parts"),
@@ -310,23 +310,23 @@ void report_offload(const Config& c, Engine& engine) {
   };
   const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
   if (inputs > 0)
-    log::info("offload_activations: ", format_bytes(inputs), " of block inputs are in host memory",
+    log::info("offload.activations: ", format_bytes(inputs), " of block inputs are in host memory",
               why(c.offload_activations));
   const size_t params = host_units_bytes(engine.memory());
   if (engine.options().host_units > 0) {
     const int64_t all = engine.model().params().movable_units(), moved = std::min(all, engine.options().host_units);
-    log::info("offload_params: ", format_bytes(params), " of weights and gradients of ", moved, " of ", all,
+    log::info("offload.params: ", format_bytes(params), " of weights and gradients of ", moved, " of ", all,
               " units are in host memory", why(c.offload_params));
   }
   if (engine.options().states_home.mem == Mem::device) return;
   if (bytes == inputs + params)
     throw Error(
-        cat("offload_optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
+        cat("offload.optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
             " has nothing to move: this optimizer keeps no states of each weight, and the weights are their own "
             "masters (precision ",
             name_of(c.precision), "); set it to none"),
         Exit::usage);
-  log::info("offload_optimizer: ", format_bytes(bytes - inputs - params),
+  log::info("offload.optimizer: ", format_bytes(bytes - inputs - params),
             " of masters and optimizer states are in host memory", why(c.offload_optimizer));
 }
 
@@ -360,18 +360,18 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training, InferenceWeights weights) {
   require_division(c, backend.mesh.batches(), training);
-  for (const auto& [key, offload] : {std::pair{"offload_optimizer", c.offload_optimizer},
-                                     {"offload_activations", c.offload_activations},
-                                     {"offload_params", c.offload_params}})
+  for (const auto& [key, offload] : {std::pair{"offload.optimizer", c.offload_optimizer},
+                                     {"offload.activations", c.offload_activations},
+                                     {"offload.params", c.offload_params}})
     if (training && offload == Offload::cpu && backend.device.unified())
       throw Error(cat(key, ": cpu moves memory of a GPU to the host, and this run is on ", backend.device.description(),
                       ", whose memory is the host's; set it to auto or none, or device to cuda"),
                   Exit::usage);
   if (const int ranks = backend.mesh.world().size(); training && c.offload_params != Offload::none && ranks > 1 &&
                                                      (c.zero_stage != 3 || backend.mesh.copies().size() > 1))
-    throw Error(cat("offload_params: works on one rank, or on ranks that share out weights, and this run has ", ranks,
+    throw Error(cat("offload.params: works on one rank, or on ranks that share out weights, and this run has ", ranks,
                     " ranks with zero_stage ", c.zero_stage, " in ", backend.mesh.copies().size(),
-                    " copies; set zero_stage to 3 and data_parallel_replicate_size to 1, or offload_params to none"),
+                    " copies; set zero_stage to 3 and data_parallel_replicate_size to 1, or offload.params to none"),
                 Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training, weights);

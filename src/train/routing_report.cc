@@ -83,8 +83,8 @@ std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t expert
   if (!dropped.empty()) text += cat("many choices are dropped, by layer: ", dropped, "; ");
   return text.empty()
              ? text
-             : cat("routing: ", text, "raise model.router_aux_loss_coef, or of dots1 router_bias_update_rate, ",
-                   dropped.empty() ? "" : "or expert_capacity_factor, ", "or lower learning_rate");
+             : cat("routing: ", text, "raise model.router_aux_loss_coef, or of dots1 moe.router_bias_update_rate, ",
+                   dropped.empty() ? "" : "or moe.expert_capacity_factor, ", "or lower learning_rate");
 }
 
 }  // namespace athanor

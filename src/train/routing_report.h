@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-bool routing_due(const Config&, int64_t step);  // true if log_routing_interval says so
+bool routing_due(const Config&, int64_t step);  // true if logging.routing_interval says so
 int64_t routing_size(const ModelConfig&);  // number of values in the RouterStatistics of all layers; 0 without experts
 void add_routing(std::vector<double>& sums, std::span<const double> more);
 

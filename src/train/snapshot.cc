@@ -312,21 +312,21 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
   const ParamStore& params = engine.model().params();
   const LoraOptions &own = engine.options().lora, &theirs = folder.options();
   const auto refuse = [&](const auto&... why) {
-    throw Error(cat("adapter: ", folder.path(), " ", why...), Exit::usage);
+    throw Error(cat("lora.adapter: ", folder.path(), " ", why...), Exit::usage);
   };
   if (own.rank != theirs.rank || own.scale() != theirs.scale())
-    refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora_rank ", own.rank,
-           " and a scale of ", own.scale(), " (lora_alpha ", own.alpha, "); give the run those of the folder");
+    refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora.rank ", own.rank,
+           " and a scale of ", own.scale(), " (lora.alpha ", own.alpha, "); give the run those of the folder");
   if ((own.variant == LoraVariant::dora) != (theirs.variant == LoraVariant::dora))
     refuse(theirs.variant == LoraVariant::dora ? "has" : "has no",
-           " magnitudes of DoRA, and lora_variant of the run is ", name_of(own.variant),
+           " magnitudes of DoRA, and lora.variant of the run is ", name_of(own.variant),
            "; give the run that of the folder");
   size_t found = 0;
   for (const auto& piece : params.pieces()) {
     if (!params.is_saved(piece)) continue;
     const std::string& name = piece.slice->name;
     const std::string module = name.substr(0, name.rfind(".lora_"));
-    if (!folder.adapts(module)) refuse("has no adapters of ", module, ", which lora_targets of the run names");
+    if (!folder.adapts(module)) refuse("has no adapters of ", module, ", which lora.targets of the run names");
     found += name.ends_with(lora_a_name(""));
     folder.require_shape(name, piece.slice->shape);
     const std::vector<float> values = folder.read(name);
@@ -339,7 +339,7 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
     });
   }
   if (found != folder.modules().size())
-    refuse("has adapters of ", folder.modules().size(), " layers, lora_targets of the run names ", found, " of them");
+    refuse("has adapters of ", folder.modules().size(), " layers, lora.targets of the run names ", found, " of them");
   engine.refresh_values();
 }
 
@@ -368,8 +368,8 @@ void require_same_workers(const RunState& state, int64_t workers, const std::str
   };
   throw Error(cat("data_parallel_replicate_size: ", folder, " was saved with ", have(state.workers),
                   ", each with an optimizer state of its own, and this run has ", have(workers),
-                  " (local_steps, or optimizer onebit_adam or onebit_lamb); start as many ranks and copies as before, "
-                  "or begin anew from its weights with init_from"),
+                  " (local_updates.steps, or optimizer onebit_adam or onebit_lamb); start as many ranks and copies as "
+                  "before, or begin anew from its weights with init_from"),
               Exit::usage);
 }
 

@@ -29,10 +29,10 @@ struct RunState {
   int64_t consumed_samples = 0;  // sequences consumed: position in the sample order
   int64_t nan_steps = 0;
   int64_t micro_batch_size = 0;                       // the size that "auto" chose
-  MfuPeak peak;                                       // absent if peak_tflops is configured
+  MfuPeak peak;                                       // absent if logging.peak_tflops is configured
   StepState device;                                   // the part of StepState that persists between steps
   std::optional<SpikeWindow> window = std::nullopt;   // present if spikes are detected
-  NoiseScale noise_scale = {};                        // averages; zeros without log_noise_scale
+  NoiseScale noise_scale = {};                        // averages; zeros without logging.noise_scale
   int64_t rollbacks = 0;                              // number of rollbacks due to spikes
   std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss
   std::vector<RunBranch> branches = {};               // changes of the horizon, oldest first
@@ -58,7 +58,7 @@ struct SaveExtras {
 // of transformers. Each rank reads only its part of each tensor, block by block. With adapters only the frozen weights
 // are loaded; weights stored in NF4 are quantized tensor by tensor, or copied if the folder has them in NF4.
 void load_weights(Engine&, Device&, const ModelFolder&);
-// Sets magnitudes of new adapters (lora_variant dora) to the norms of their weights; does nothing without magnitudes.
+// Sets magnitudes of new adapters (lora.variant dora) to the norms of their weights; does nothing without magnitudes.
 void init_magnitudes(Engine&, Device&, const ModelFolder&);
 // Loads the adapters of an engine that has some. Throws Error(usage) naming both sides if rank, scale or layers differ.
 void load_adapters(Engine&, Device&, const AdapterFolder&);

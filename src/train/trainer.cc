@@ -106,7 +106,7 @@ Exit Trainer::loop() {
                    " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
       else
         log::error("diverged: ", config_.max_consecutive_spikes,
-                   " steps in a row stood out by loss_spike_zscore, and no rollback is left");
+                   " steps in a row stood out by loss_spikes.zscore, and no rollback is left");
       save("diverged", Wait::durable, Health::diverged);
       return Exit::diverged;
     }
@@ -258,7 +258,7 @@ bool Trainer::launch_step() {
     if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
       log::warn("sample ", batch.first_sample, ": ", batch.given_up,
                 " predictions are left out, for its sequences have ", "more documents than the ",
-                packing_.max_documents, " of max_documents_per_sequence (told once)");
+                packing_.max_documents, " of documents.max_per_sequence (told once)");
     set_documents(*engine_, batch);
     engine_->set_sources(batch.sources);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache

@@ -53,7 +53,7 @@ class Trainer {
     std::string folder;
     RunState state;
     std::optional<RunBranch> branch;  // set if the horizon has changed
-    bool prunes_anew = false;         // prune_mask_from is given, which the run of the checkpoint did not have
+    bool prunes_anew = false;         // pruning.mask_from is given, which the run of the checkpoint did not have
   };
   struct LaunchedStep {
     PhaseTimes host_times;

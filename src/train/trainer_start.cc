@@ -26,8 +26,10 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kOwnKeys[] = {"threads",   "cpu_gemm", "memory_limit_gib", "host_memory_limit_gib",
-                                         "log_level", "progress", "tuning_cache",     "profile"};
+// Keys that may differ between ranks.
+constexpr std::string_view kOwnKeys[] = {
+    "threads",       "cpu_gemm",         "memory_limit_gib", "offload.host_memory_limit_gib",
+    "logging.level", "logging.progress", "tuning_cache",     "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flops) {
@@ -41,19 +43,6 @@ EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flo
   event.planned_inputs = bytes(MemoryKind::inputs);
   event.planned_constants = bytes(MemoryKind::constants);
   return event;
-}
-
-// The resolved configuration without the keys that may differ between ranks.
-std::string common_keys(const Config& config) {
-  std::istringstream lines(dump_resolved(config));
-  std::string kept, line;
-  while (std::getline(lines, line)) {
-    const bool own = std::any_of(std::begin(kOwnKeys), std::end(kOwnKeys), [&](std::string_view key) {
-      return line.find(cat('"', key, "\":")) != std::string::npos;
-    });
-    if (!own) kept += line + "\n";
-  }
-  return kept;
 }
 
 // The first line of `a` that differs from the same line of `b`.
@@ -133,10 +122,10 @@ void Trainer::require_common_start() {
                   Exit::usage);
   };
   require("programs", options_.program.version);
-  require("configurations", common_keys(config_));
+  require("configurations", dump_lines(config_, kOwnKeys));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
-  if (teacher_logits_) require("teacher_logits", teacher_logits_->info().text());
+  if (teacher_logits_) require("distillation.teacher_logits", teacher_logits_->info().text());
   if (!config_.multiple_choice_data.empty()) require("multiple_choice_data", fingerprint(questions_));
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
@@ -224,8 +213,8 @@ void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
                      "`save` keeps the two apart");
   make_newest(*lock_, *here);
   log::warn("load: the run goes back from ", all.back().path, " to ", here->path,
-            " and continues from there; what it gives up stays until keep_latest_k removes it, and --load with its "
-            "folder takes it up again");
+            " and continues from there; what it gives up stays until checkpoint.keep_latest_k removes it, and --load "
+            "with its folder takes it up again");
 }
 
 void Trainer::check_resume(Resume& resume) {
@@ -234,8 +223,8 @@ void Trainer::check_resume(Resume& resume) {
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
-    resume.prunes_anew = resume.prunes_anew || (c.key == "prune_mask_from" && !config_.prune_mask_from.empty());
-    if (c.key == "lr_decay_iters")
+    resume.prunes_anew = resume.prunes_anew || (c.key == "pruning.mask_from" && !config_.prune_mask_from.empty());
+    if (c.key == "schedule.lr_decay_iters")
       resume.branch = RunBranch{.step = resume.state.step,
                                 .parent = resume.folder,
                                 .parent_config = manifest.config_hash,
@@ -279,9 +268,10 @@ void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>
   std::vector<std::string> as_before;
   bool stretched = false;
   for (const ConfigChange& c : changes)
-    if (c.key == "train_iters" || c.key == "learning_rate" || c.key == "min_lr" || c.key.starts_with("lr_")) {
+    if (c.key == "train_iters" || c.key == "learning_rate" || c.key == "schedule.min_lr" ||
+        c.key.starts_with("schedule.lr_")) {
       as_before.push_back(cat(c.key, "=", c.old_value));
-      stretched = stretched || c.key == "lr_decay_iters";
+      stretched = stretched || c.key == "schedule.lr_decay_iters";
     }
   if (as_before.empty()) return;
   const Config before = parse_config(dump_resolved(config_), "stored configuration", "", as_before);
@@ -292,8 +282,8 @@ void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>
   if (now <= kNoticed * was) return;
   log::warn("resume: the learning rate of step ", resume.state.step + 1, " rises from ", was, " to ", now,
             " by the changes above, so the loss will rise first",
-            stretched ? cat("; to go on without that, keep the end of the decay: --set lr_decay_iters=",
-                            before.lr_decay_iters, " leaves the rate at min_lr from there on")
+            stretched ? cat("; to go on without that, keep the end of the decay: --set schedule.lr_decay_iters=",
+                            before.lr_decay_iters, " leaves the rate at schedule.min_lr from there on")
                       : "");
 }
 
@@ -314,9 +304,10 @@ void Trainer::tell_what_is_ahead() const {
                                " FLOP at ", format_count(peak_flops_ * engine_->devices()), " FLOP/s), the ", left,
                                " steps of this run ", format_duration(all), " or more");
   too_long
-      ? log::warn(text,
-                  "; for a first try take a smaller model such as configs/quickstart.json, or fewer and smaller "
-                  "steps: --set train_iters=100 --set lr_warmup_iters=10 --set global_batch_size=8 --set save=runs/try")
+      ? log::warn(
+            text,
+            "; for a first try take a smaller model such as configs/quickstart.json, or fewer and smaller steps: --set "
+            "train_iters=100 --set schedule.lr_warmup_iters=10 --set global_batch_size=8 --set save=runs/try")
       : log::info(text);
 }
 
@@ -376,7 +367,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
       config_.lora_rank > 0 ? cat(format_count(double(engine_->model().params().trained_count())),
-                                  " of them trained (lora_rank ", config_.lora_rank, "), ")
+                                  " of them trained (lora.rank ", config_.lora_rank, "), ")
                             : "",
       config_.model.num_experts > 0
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
@@ -404,8 +395,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     if (resume->branch)
       metrics_.event({.kind = EventKind::branch,
                       .step = state_.step,
-                      .text = cat("from ", resume->folder, " with lr_decay_iters ", resume->branch->new_decay_iters,
-                                  " in the place of ", resume->branch->old_decay_iters,
+                      .text = cat("from ", resume->folder, " with schedule.lr_decay_iters ",
+                                  resume->branch->new_decay_iters, " in the place of ", resume->branch->old_decay_iters,
                                   ": from here on the learning rate is not that of the parent")});
   } else {
     choose_peak();
@@ -420,7 +411,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
     metrics_.event(
         {.kind = EventKind::warn,
          .step = state_.step,
-         .text = cat("log_noise_scale has no effect: a step is one micro-batch of ", config_.micro_batch_size,
+         .text = cat("logging.noise_scale has no effect: a step is one micro-batch of ", config_.micro_batch_size,
                      " sequences on each rank, which leaves nothing to compare; set a smaller "
                      "micro_batch_size")});
   leave_other_branch(resume);

@@ -32,17 +32,17 @@ std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& 
   return from;
 }
 
-// The model of prune_mask_from; null if the resumed run was already pruned by it.
+// The model of pruning.mask_from; null if the resumed run was already pruned by it.
 std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& resume) {
   const std::string& path = config_.prune_mask_from;
   if (path.empty() || (resume && !resume->prunes_anew)) return nullptr;
   const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
   const bool elsewhere = backend_.mesh.world().rank() > 0;
-  auto mask = with_context("prune_mask_from", [&] {
+  auto mask = with_context("pruning.mask_from", [&] {
     return std::make_unique<ModelFolder>(
         VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
   });
-  require_same_model(*mask, config_.model, "prune_mask_from");
+  require_same_model(*mask, config_.model, "pruning.mask_from");
   return mask;
 }
 

@@ -17,22 +17,22 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c, co
 
 namespace {
 
-// The id of a token that fim_tokens names: the tokenizer's only token with this text.
+// The id of a token that fim.tokens names: the tokenizer's only token with this text.
 int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   if (token.id >= 0) return int32_t(token.id);
   const auto tokenizer = find_tokenizer(data.first_shard());
   if (!tokenizer)
-    throw Error(cat("fim_tokens: \"", token.text, "\" is a text, and there is no tokenizer beside ", data.first_shard(),
+    throw Error(cat("fim.tokens: \"", token.text, "\" is a text, and there is no tokenizer beside ", data.first_shard(),
                     "; give the token's id"),
                 Exit::usage);
   const std::vector<int32_t> ids = ids_with_text(*tokenizer, token.text);
   if (ids.size() != 1)
-    throw Error(cat("fim_tokens: ", ids.size(), " tokens of the tokenizer beside ", data.first_shard(),
+    throw Error(cat("fim.tokens: ", ids.size(), " tokens of the tokenizer beside ", data.first_shard(),
                     " have the text \"", token.text, "\", expected one; ",
                     ids.empty() ? "add it to the tokenizer, or name another" : "give the token's id"),
                 Exit::usage);
   if (ids.front() >= c.model.vocab_size)
-    throw Error(cat("fim_tokens: \"", token.text, "\" is token ", ids.front(), ", which is not below model.vocab_size ",
+    throw Error(cat("fim.tokens: \"", token.text, "\" is token ", ids.front(), ", which is not below model.vocab_size ",
                     c.model.vocab_size),
                 Exit::usage);
   return ids.front();
@@ -44,8 +44,8 @@ int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   if (c.eod_token_id >= 0) return c.eod_token_id;
   if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
   if (!data.has_document_indices())
-    throw Error(cat("eod_token_id: expected the token that ends a document (for ", why, "): ", data.first_shard(),
-                    " has no index of its documents and no tokenizer beside it"),
+    throw Error(cat("documents.eod_token_id: expected the token that ends a document (for ", why,
+                    "): ", data.first_shard(), " has no index of its documents and no tokenizer beside it"),
                 Exit::usage);
   return -1;
 }
@@ -55,11 +55,11 @@ std::shared_ptr<PartEncoder> part_encoder(const Config& c, const Dataset& data) 
   if (c.fim_level != FimLevel::character) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(data.first_shard());
   if (!tokenizer)
-    throw Error(cat("fim_level: character encodes parts of documents anew, and there is no tokenizer beside ",
-                    data.first_shard(), "; put it there, or set fim_level to token"),
+    throw Error(cat("fim.level: character encodes parts of documents anew, and there is no tokenizer beside ",
+                    data.first_shard(), "; put it there, or set fim.level to token"),
                 Exit::usage);
   if (tokenizer->vocab_size() > c.model.vocab_size)
-    throw Error(cat("fim_level: the tokenizer beside ", data.first_shard(), " has ", tokenizer->vocab_size(),
+    throw Error(cat("fim.level: the tokenizer beside ", data.first_shard(), " has ", tokenizer->vocab_size(),
                     " tokens, more than model.vocab_size ", c.model.vocab_size),
                 Exit::usage);
   return std::make_shared<PartEncoder>(std::move(tokenizer));
@@ -74,7 +74,7 @@ Dataset open_training_data(const Config& c) {
   Dataset data = open_dataset(c.train_data, c, stages);
   if (c.packing == Packing::best_fit)
     data.pack({.documents = c.packing_documents,
-               .eod_id = end_of_document(c, data, "packing: best_fit"),
+               .eod_id = end_of_document(c, data, "documents.packing: best_fit"),
                .bos_id = c.bos_token_id});
   if (c.fim_rate > 0)
     data.reorder({.rate = c.fim_rate,
@@ -82,7 +82,7 @@ Dataset open_training_data(const Config& c) {
                   .prefix = id_of(c.fim_tokens->prefix, data, c),
                   .suffix = id_of(c.fim_tokens->suffix, data, c),
                   .middle = id_of(c.fim_tokens->middle, data, c),
-                  .eod_id = end_of_document(c, data, "fim_rate"),
+                  .eod_id = end_of_document(c, data, "fim.rate"),
                   .characters = part_encoder(c, data)});
   return data;
 }
@@ -112,7 +112,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
                    .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
                    .max_chunks = max_chunks(c)};
   if (o.needs_documents())
-    o.eod_id = end_of_document(c, train, "reset_attention_mask, reset_position_ids or eod_mask_loss");
+    o.eod_id = end_of_document(
+        c, train, "documents.reset_attention_mask, documents.reset_position_ids or documents.eod_mask_loss");
   return o;
 }
 

@@ -15,7 +15,7 @@ class AdaptedRun : public TrainerTest {
   // A folder of weights to start from.
   std::string base() {
     if (base_.empty()) {
-      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
+      EXPECT_EQ(run(config("base", {"train_iters=4", "schedule.lr_decay_iters=4"})), Exit::done);
       base_ = path("model");
       write_hf_folder(ModelFolder(path("base")), base_, {.dtype = DType::f32});
     }
@@ -23,7 +23,7 @@ class AdaptedRun : public TrainerTest {
   }
   // Options of a run with adapters of rank 3 on base(); later ones replace earlier ones.
   std::vector<std::string> adapted(const std::vector<std::string>& kind, const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "lr_decay_iters=8", "init_from=" + base()};
+    std::vector<std::string> all = {"lora.rank=3", "lora.alpha=6", "schedule.lr_decay_iters=8", "init_from=" + base()};
     all.insert(all.end(), kind.begin(), kind.end());
     all.insert(all.end(), more.begin(), more.end());
     return all;

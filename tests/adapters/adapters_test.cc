@@ -171,8 +171,8 @@ TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
   const std::string folder = cat(dir_.path(), "/run/", step_folder(8));
   EXPECT_LT(fs::file_size(folder + "/model.safetensors"), fs::file_size(base() + "/model.safetensors"));
   write_hf_folder(ModelFolder(folder), dir_.path() + "/merged", {});
-  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1",
-                                 "init_from=" + dir_.path() + "/merged"})),
+  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                 "eval_interval=1", "init_from=" + dir_.path() + "/merged"})),
             Exit::done);
   const double want = history("run").evals.back().loss, got = history("again").evals.back().loss;
   EXPECT_NE(want, history("base").evals.back().loss);
@@ -180,7 +180,7 @@ TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
 }
 
 TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
-  ASSERT_EQ(run(config("run", lora({R"(lora_targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
+  ASSERT_EQ(run(config("run", lora({R"(lora.targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
   const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
   const auto weights = [&](const std::string& from, const std::string& name) {
     write_hf_folder(ModelFolder(from), dir_.path() + "/" + name, {.dtype = DType::f32});
@@ -211,19 +211,19 @@ TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
 TEST_F(AdapterRun, OtherWeightsAreRefusedOnResume) {
   ASSERT_EQ(run(config("run", lora({"train_iters=3"}))), Exit::done);
   fs::rename(base(), dir_.path() + "/away");
-  ASSERT_EQ(run(config("other", {"train_iters=5", "lr_decay_iters=5"})), Exit::done);
+  ASSERT_EQ(run(config("other", {"train_iters=5", "schedule.lr_decay_iters=5"})), Exit::done);
   write_hf_folder(ModelFolder(dir_.path() + "/other"), base(), {.dtype = DType::f32});
   EXPECT_NE(error_of(config("run", lora())).find("adapters of other weights"), std::string::npos);
 }
 
 TEST_F(AdapterRun, AdaptersGoOnInANewRun) {
   ASSERT_EQ(run(config("first", lora())), Exit::done);
-  const std::string from = "adapter=" + dir_.path() + "/first";
-  ASSERT_EQ(run(config("second", lora({from, "train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0"}))),
+  const std::string from = "lora.adapter=" + dir_.path() + "/first";
+  ASSERT_EQ(run(config("second", lora({from, "train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0"}))),
             Exit::done);
   EXPECT_EQ(bytes("first", 8, "model.safetensors"), bytes("second", 1, "model.safetensors"));
-  EXPECT_NE(error_of(config("third", lora({from, "lora_rank=2"}))).find("lora_rank 2"), std::string::npos);
-  EXPECT_NE(error_of(config("third", lora({from, R"(lora_targets=["q_proj"])"}))).find("lora_targets"),
+  EXPECT_NE(error_of(config("third", lora({from, "lora.rank=2"}))).find("lora.rank 2"), std::string::npos);
+  EXPECT_NE(error_of(config("third", lora({from, R"(lora.targets=["q_proj"])"}))).find("lora.targets"),
             std::string::npos);
 }
 
@@ -240,12 +240,12 @@ TEST_F(AdapterRun, WhatDoesNotWorkIsRefusedByName) {
                                  {"pipeline_parallel_size=2", "pipeline_parallel_size 2"},
                                  {"context_parallel_size=2", "context_parallel_size 2"},
                                  {"precision=fp8_tensorwise", "precision fp8_tensorwise"},
-                                 {"ema_decay=0.9", "ema_decay"},
+                                 {"averaging.ema_decay=0.9", "averaging.ema_decay"},
                                  {"init_from=", "init_from"},
-                                 {"lora_targets=[]", "lora_targets"},
-                                 {R"(lora_targets=["qproj"])", "qproj"}}) {
+                                 {"lora.targets=[]", "lora.targets"},
+                                 {R"(lora.targets=["qproj"])", "qproj"}}) {
     const std::string why = refused({set});
-    EXPECT_NE(why.find("lora_"), std::string::npos) << set << ": " << why;
+    EXPECT_NE(why.find("lora."), std::string::npos) << set << ": " << why;
     EXPECT_NE(why.find(key), std::string::npos) << set << ": " << why;
   }
 }

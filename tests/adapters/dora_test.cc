@@ -149,11 +149,11 @@ TEST(Dora, DropoutLeavesTheFrozenModelWhole) {
 class DoraRun : public AdaptedRun {
  protected:
   std::vector<std::string> dora(const std::vector<std::string>& more = {}) {
-    return adapted({"lora_variant=dora"}, more);
+    return adapted({"lora.variant=dora"}, more);
   }
   double loss_of(const std::string& folder, const std::string& run_name) {
-    EXPECT_EQ(run(config(run_name, {"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1",
-                                    "init_from=" + folder})),
+    EXPECT_EQ(run(config(run_name, {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                    "eval_interval=1", "init_from=" + folder})),
               Exit::done);
     return history(run_name).evals.back().loss;
   }
@@ -161,7 +161,8 @@ class DoraRun : public AdaptedRun {
 
 TEST_F(DoraRun, NewAdaptersChangeNothing) {
   const double want = loss_of(base(), "plain");
-  ASSERT_EQ(run(config("new", dora({"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1"}))),
+  ASSERT_EQ(run(config("new", dora({"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                    "eval_interval=1"}))),
             Exit::done);
   EXPECT_NEAR(history("new").evals.back().loss, want, 1e-5 * want);
 }
@@ -169,7 +170,7 @@ TEST_F(DoraRun, NewAdaptersChangeNothing) {
 TEST_F(DoraRun, CheckpointIsTheMergedModelAndResumesToTheBit) {
   for (const char* bits : {"none", "nf4"}) {
     const std::string whole = cat("whole_", bits);
-    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(bits, dora({cat("base_precision=", bits)})));
+    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(bits, dora({cat("lora.base_precision=", bits)})));
     write_hf_folder(ModelFolder(path(whole)), path(cat("merged_", bits)), {.dtype = DType::f32});
     const double want = history(whole).evals.back().loss;
     EXPECT_NEAR(loss_of(path(cat("merged_", bits)), cat("again_", bits)), want, 2e-6 * want) << bits;
@@ -184,12 +185,12 @@ TEST_F(DoraRun, FoldersOfPeftAreTheSameModel) {
   };
   write_peft_folder(ModelFolder(path("run")), path("peft"), {});
   EXPECT_EQ(weights(path("peft"), "a"), weights(path("run"), "b"));
-  ASSERT_EQ(run(config("more",
-                       dora({"adapter=" + path("peft"), "train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0"}))),
+  ASSERT_EQ(run(config("more", dora({"lora.adapter=" + path("peft"), "train_iters=1", "learning_rate=1e-30",
+                                     "schedule.lr_warmup_iters=0"}))),
             Exit::done);
   EXPECT_EQ(bytes("run", 8, "model.safetensors"), bytes("more", 1, "model.safetensors"));
-  const std::string refused = error_of(config("other", dora({"adapter=" + path("peft"), "lora_variant=lora"})));
-  EXPECT_NE(refused.find("lora_variant"), refused.npos) << refused;
+  const std::string refused = error_of(config("other", dora({"lora.adapter=" + path("peft"), "lora.variant=lora"})));
+  EXPECT_NE(refused.find("lora.variant"), refused.npos) << refused;
 }
 
 TEST(DoraRanks, LossesMatchOneRank) {

@@ -22,7 +22,7 @@ class QloraRun : public AdaptedRun {
     return folder;
   }
   std::vector<std::string> qlora(const std::vector<std::string>& more = {}) {
-    return adapted({"base_precision=nf4"}, more);
+    return adapted({"lora.base_precision=nf4"}, more);
   }
   std::vector<float> values(const ModelFolder& model, const std::string& name) {
     std::vector<std::byte> bytes;
@@ -39,9 +39,9 @@ TEST_F(QloraRun, StepsAreThoseOfTheDequantizedWeights) {
   for (const bool nested : {true, false}) {
     const std::string plain = path(nested ? "plain_nested" : "plain_single"), name = nested ? "a" : "b";
     write_hf_folder(ModelFolder(nf4_base(nested)), plain, {.dtype = DType::f32});
-    const std::string kind = cat("base_double_quant=", nested ? "true" : "false");
+    const std::string kind = cat("lora.base_double_quant=", nested ? "true" : "false");
     ASSERT_EQ(run(config("nf4_" + name, qlora({kind}))), Exit::done);
-    ASSERT_EQ(run(config("plain_" + name, qlora({"base_precision=none", "init_from=" + plain}))), Exit::done);
+    ASSERT_EQ(run(config("plain_" + name, qlora({"lora.base_precision=none", "init_from=" + plain}))), Exit::done);
     for (const char* file : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(bytes("nf4_" + name, 8, file), bytes("plain_" + name, 8, file)) << file << nested;
     EXPECT_NE(values(ModelFolder(plain), "model.layers.0.mlp.up_proj.weight"),
@@ -71,7 +71,7 @@ TEST_F(QloraRun, FoldersInNf4AreReadBitForBit) {
     write_hf_folder(stored, again, {.dtype = DType::f32, .nested_nf4 = nested});
     EXPECT_EQ(read_file(again + "/model.safetensors", 1 << 24),
               read_file(stored.path() + "/model.safetensors", 1 << 24));
-    const std::string name = nested ? "a" : "b", kind = cat("base_double_quant=", nested ? "true" : "false");
+    const std::string name = nested ? "a" : "b", kind = cat("lora.base_double_quant=", nested ? "true" : "false");
     ASSERT_EQ(run(config("file_" + name, qlora({kind, "init_from=" + stored.path()}))), Exit::done);
     ASSERT_EQ(run(config("made_" + name, qlora({kind}))), Exit::done);
     EXPECT_EQ(bytes("file_" + name, 8, "model.safetensors"), bytes("made_" + name, 8, "model.safetensors"));
@@ -85,10 +85,10 @@ TEST_F(QloraRun, NPlusMStepsEqualNSaveResumeM) {
 
 // The loss that the run had is that of the weights that its checkpoint is read as, layers without adapters included.
 TEST_F(QloraRun, CheckpointIsTheMergedModel) {
-  ASSERT_EQ(run(config("run", qlora({R"(lora_targets=["q_proj"])"}))), Exit::done);
+  ASSERT_EQ(run(config("run", qlora({R"(lora.targets=["q_proj"])"}))), Exit::done);
   write_hf_folder(ModelFolder(path("run")), path("merged"), {.dtype = DType::f32});
-  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1",
-                                 "init_from=" + path("merged")})),
+  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                 "eval_interval=1", "init_from=" + path("merged")})),
             Exit::done);
   const double want = history("run").evals.back().loss;
   EXPECT_NEAR(history("again").evals.back().loss, want, 1e-6 * want);
@@ -139,14 +139,14 @@ TEST_F(QloraRun, MistakesAreRefusedByName) {
       return std::string(e.what());
     }
   };
-  const std::string trained = refused({"base_precision=nf4", "init_from=" + base()});
-  EXPECT_NE(trained.find("base_precision"), trained.npos) << trained;
-  EXPECT_NE(trained.find("lora_rank"), trained.npos) << trained;
+  const std::string trained = refused({"lora.base_precision=nf4", "init_from=" + base()});
+  EXPECT_NE(trained.find("lora.base_precision"), trained.npos) << trained;
+  EXPECT_NE(trained.find("lora.rank"), trained.npos) << trained;
   const std::string other = refused(qlora({"init_from=" + nf4_base(false)}));
-  EXPECT_NE(other.find("base_double_quant"), other.npos) << other;
+  EXPECT_NE(other.find("lora.base_double_quant"), other.npos) << other;
   ASSERT_EQ(run(config("run", qlora({"train_iters=3"}))), Exit::done);
-  const std::string resumed = error_of(config("run", qlora({"base_precision=none"})));
-  EXPECT_NE(resumed.find("base_precision"), resumed.npos) << resumed;
+  const std::string resumed = error_of(config("run", qlora({"lora.base_precision=none"})));
+  EXPECT_NE(resumed.find("lora.base_precision"), resumed.npos) << resumed;
 }
 
 TEST_F(QloraRun, DamagedFoldersAreRefused) {

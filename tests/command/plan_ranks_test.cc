@@ -73,7 +73,7 @@ TEST(PlanRanks, StagesOfAPipelineWaitAsTheScheduleSays) {
     const Config config =
         load_config("configs/gpt2-124m.json",
                     std::vector<std::string>{"pipeline_parallel_size=4", "global_batch_size=64", "micro_batch_size=4",
-                                             "pipeline_layout=[3,3,3,3]", cat("pipeline_schedule=", schedule)});
+                                             "pipeline.layout=[3,3,3,3]", cat("pipeline.schedule=", schedule)});
     return predict(config, ManyRanks{.link = link, .latency = 0, .doubling_latency = 0}.cluster(find_gpu("h200"), 8));
   };
   const Prediction plain = with("1f1b", 1e9), zero = with("zb1p", 1e9), slow = with("1f1b", 10);

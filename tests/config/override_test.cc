@@ -25,9 +25,10 @@ class Folder {
 };
 
 TEST(Override, ValuesAreJsonOrElseText) {
-  const Config c = parse(small_config(), {"seed=7", "learning_rate=2e-4", "save=runs/my run", "tensorboard=false",
-                                          "lr_decay_style=linear", "micro_batch_size=auto", "train_data=[\"x\",\"y\"]",
-                                          "profile=a=b", "save_interval_minutes=1.5", "load=\"none\""});
+  const Config c =
+      parse(small_config(), {"seed=7", "learning_rate=2e-4", "save=runs/my run", "logging.tensorboard=false",
+                             "schedule.lr_decay_style=linear", "micro_batch_size=auto", "train_data=[\"x\",\"y\"]",
+                             "profile=a=b", "checkpoint.interval_minutes=1.5", "load=\"none\""});
   EXPECT_EQ(c.seed, 7);
   EXPECT_EQ(c.learning_rate, 2e-4);
   EXPECT_EQ(c.save, "runs/my run");

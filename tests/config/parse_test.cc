@@ -24,7 +24,8 @@ TEST(Parse, DefaultsAndDerivedValues) {
 
 TEST(Parse, EveryKindOfValue) {
   const Config c = parse(small_config(
-      R"("micro_batch_size": 4, "tensorboard": false, "clip_grad": 2, "lr_decay_style": "WSD", "save": "runs/x",
+      R"("micro_batch_size": 4, "logging": {"tensorboard": false}, "clip_grad": 2, "schedule": {"lr_decay_style": "WSD"},
+         "save": "runs/x",
 "valid_data": ["v1.bin", {"path": "v2/*.bin", "weight": 2.5, "dtype": "uint32"}],
 )"));
   EXPECT_EQ(c.micro_batch_size, 4);
@@ -58,7 +59,7 @@ TEST(Parse, WrongTypesSayWhatWasExpected) {
   expect_parts(wrong("\"seed\": true"), {"seed", "got true"});
   expect_parts(wrong("\"seed\": null"), {"seed", "got null"});
   expect_parts(wrong("\"weight_decay\": \"0.1\""), {"weight_decay: expected a number >= 0", "the string"});
-  expect_parts(wrong("\"tensorboard\": 1"), {"tensorboard: expected true or false, got 1"});
+  expect_parts(wrong("\"logging\": {\"tensorboard\": 1}"), {"tensorboard: expected true or false, got 1"});
   expect_parts(wrong("\"save\": 3"), {"save: expected a string, got 3"});
   expect_parts(wrong("\"save\": \"a\\u0000b\""), {"save", "zero byte"});
   expect_parts(wrong("\"precision\": \"bf61\""), {"fp32, tf32, bf16, fp16", "did you mean \"bf16\"?"});
@@ -73,8 +74,8 @@ TEST(Parse, RangesAreEnforced) {
   const auto wrong = [](const std::string& line) { return error_in(small_config(line + ",\n")); };
   expect_parts(wrong("\"seed\": -1"), {"seed", ">= 0", "got -1"});
   expect_parts(wrong("\"micro_batch_size\": 0"), {"micro_batch_size", "1 ... 2147483648"});
-  expect_parts(wrong("\"adam_beta1\": 1"), {"adam_beta1", ">= 0 and < 1", "got 1"});
-  expect_parts(wrong("\"adam_eps\": 0"), {"adam_eps", "> 0"});
+  expect_parts(wrong("\"adam\": {\"beta1\": 1}"), {"adam.beta1", ">= 0 and < 1", "got 1"});
+  expect_parts(wrong("\"adam\": {\"eps\": 0}"), {"adam.eps", "> 0"});
   expect_parts(wrong("\"seed\": 18446744073709551615"), {"seed", "got 18446744073709551615"});
   expect_parts(wrong("\"seed\": 99999999999999999999999"), {"seed"});
   expect_parts(wrong("\"seed\": 9007199254740993"), {"seed"});  // 2^53 + 1 is no double

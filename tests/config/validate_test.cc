@@ -27,26 +27,27 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
     return notices;
   };
   EXPECT_EQ(told({}), Lines{});
-  EXPECT_EQ(told({"initial_loss_scale=8", "precision=bf16"}),
-            Lines{"initial_loss_scale has no effect: it is for precision fp16 with loss_scale 0"});
-  EXPECT_EQ(told({"initial_loss_scale=8", "precision=fp16"}), Lines{});
-  EXPECT_EQ(told({"sgd_momentum=0.5", "muon_nesterov=false", "lr_wsd_decay_style=linear"}).size(), 3u);
-  EXPECT_EQ(told({"muon_nesterov=false", "optimizer=muon"}), Lines{});
-  EXPECT_EQ(told({"muon_nesterov=false", "normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
-  EXPECT_EQ(told({"normuon_beta2=0.9", "optimizer=muon"}),
-            Lines{"normuon_beta2 has no effect: it is for optimizer normuon"});
+  EXPECT_EQ(told({"fp16.initial_loss_scale=8", "precision=bf16"}),
+            Lines{"fp16.initial_loss_scale has no effect: it is for precision fp16 with fp16.loss_scale 0"});
+  EXPECT_EQ(told({"fp16.initial_loss_scale=8", "precision=fp16"}), Lines{});
+  EXPECT_EQ(told({"sgd.momentum=0.5", "muon.nesterov=false", "schedule.lr_wsd_decay_style=linear"}).size(), 3u);
+  EXPECT_EQ(told({"muon.nesterov=false", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"muon.nesterov=false", "muon.normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
+  EXPECT_EQ(told({"muon.normuon_beta2=0.9", "optimizer=muon"}),
+            Lines{"muon.normuon_beta2 has no effect: it is for optimizer normuon"});
   for (const char* rule : {"optimizer=sgd", "optimizer=lion", "optimizer=adafactor"})
-    EXPECT_EQ(told({"adam_beta1=0.8", "adam_beta2=0.9", "adam_eps=1e-6", "exp_avg_sq_dtype=bf16", rule}).size(), 4u)
+    EXPECT_EQ(told({"adam.beta1=0.8", "adam.beta2=0.9", "adam.eps=1e-6", "adam.exp_avg_sq_dtype=bf16", rule}).size(),
+              4u)
         << rule;
-  EXPECT_EQ(told({"adam_beta1=0.8", "adam_eps=1e-6", "optimizer=muon"}), Lines{});
-  EXPECT_EQ(told({"adam_beta1=0.8", "optimizer=sgd", "param_groups=[{\"match\":\"*\",\"optimizer\":\"adamw\"}]"}),
+  EXPECT_EQ(told({"adam.beta1=0.8", "adam.eps=1e-6", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"adam.beta1=0.8", "optimizer=sgd", "param_groups=[{\"match\":\"*\",\"optimizer\":\"adamw\"}]"}),
             Lines{});
-  EXPECT_EQ(told({"tail_average_start=9", "train_iters=10"}), Lines{});
-  EXPECT_EQ(told({"tail_average_start=10", "train_iters=10"}),
-            Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
-  EXPECT_EQ(told({"max_consecutive_spikes=5"}).size(), 1u);
-  EXPECT_EQ(told({"max_consecutive_spikes=5", "loss_spike_zscore=6"}), Lines{});
-  EXPECT_EQ(told({"fim_spm_rate=0.1", "fim_tokens=[1, 2, 3]", "fim_level=character"}).size(), 3u);
+  EXPECT_EQ(told({"averaging.tail_start=9", "train_iters=10"}), Lines{});
+  EXPECT_EQ(told({"averaging.tail_start=10", "train_iters=10"}),
+            Lines{"averaging.tail_start has no effect: it is for runs of more train_iters"});
+  EXPECT_EQ(told({"loss_spikes.max_consecutive=5"}).size(), 1u);
+  EXPECT_EQ(told({"loss_spikes.max_consecutive=5", "loss_spikes.zscore=6"}), Lines{});
+  EXPECT_EQ(told({"fim.spm_rate=0.1", "fim.tokens=[1, 2, 3]", "fim.level=character"}).size(), 3u);
   const auto from = [](int64_t tokens) {
     return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]");
   };
@@ -82,13 +83,13 @@ TEST(Validate, StagesOfTheMixture) {
 }
 
 TEST(Validate, FillInTheMiddle) {
-  EXPECT_EQ(error_with({"fim_rate=0.5", "fim_tokens=[250, \"<mid>\", 252]"}), "");
-  expect_parts(error_with({"fim_rate=0.5"}), {"fim_rate: 0.5 needs fim_tokens"});
-  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[255, 256, 257]"}), {"fim_tokens: 257", "vocab_size 257"});
-  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[255, 256, 255]"}), {"fim_tokens", "three different"});
-  expect_parts(error_with({"fim_tokens=[255, 256]"}), {"fim_tokens", "list of three"});
-  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[1, 2, 3]", "teacher_logits=cache"}),
-               {"fim_rate: 0.5", "teacher_logits"});
+  EXPECT_EQ(error_with({"fim.rate=0.5", "fim.tokens=[250, \"<mid>\", 252]"}), "");
+  expect_parts(error_with({"fim.rate=0.5"}), {"fim.rate: 0.5 needs fim.tokens"});
+  expect_parts(error_with({"fim.rate=0.5", "fim.tokens=[255, 256, 257]"}), {"fim.tokens: 257", "vocab_size 257"});
+  expect_parts(error_with({"fim.rate=0.5", "fim.tokens=[255, 256, 255]"}), {"fim.tokens", "three different"});
+  expect_parts(error_with({"fim.tokens=[255, 256]"}), {"fim.tokens", "list of three"});
+  expect_parts(error_with({"fim.rate=0.5", "fim.tokens=[1, 2, 3]", "distillation.teacher_logits=cache"}),
+               {"fim.rate: 0.5", "distillation.teacher_logits"});
 }
 
 TEST(Validate, Length) {
@@ -101,55 +102,65 @@ TEST(Validate, Length) {
 }
 
 TEST(Validate, Schedule) {
-  expect_parts(error_with({"min_lr=1"}), {"min_lr: 1", "learning_rate 0.001"});
-  expect_parts(error_with({"lr_warmup_iters=11"}), {"lr_warmup_iters: 11", "lr_decay_iters 10"});
-  expect_parts(error_with({"lr_wsd_decay_iters=2"}), {"lr_wsd_decay_iters: 2", "cosine"});
-  expect_parts(error_with({"lr_decay_style=WSD", "lr_warmup_iters=5", "lr_wsd_decay_iters=6"}), {"6 steps", "5"});
-  EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", "train_iters=100"}).lr_wsd_decay_iters, 10);
-  EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", "lr_warmup_iters=10"}).lr_wsd_decay_iters, 0);
-  EXPECT_EQ(parse(small_config(), {"min_lr=0"}).min_lr, 0.0);
+  expect_parts(error_with({"schedule.min_lr=1"}), {"schedule.min_lr: 1", "learning_rate 0.001"});
+  expect_parts(error_with({"schedule.lr_warmup_iters=11"}),
+               {"schedule.lr_warmup_iters: 11", "schedule.lr_decay_iters 10"});
+  expect_parts(error_with({"schedule.lr_wsd_decay_iters=2"}), {"schedule.lr_wsd_decay_iters: 2", "cosine"});
+  expect_parts(
+      error_with({"schedule.lr_decay_style=WSD", "schedule.lr_warmup_iters=5", "schedule.lr_wsd_decay_iters=6"}),
+      {"6 steps", "5"});
+  EXPECT_EQ(parse(small_config(), {"schedule.lr_decay_style=WSD", "train_iters=100"}).lr_wsd_decay_iters, 10);
+  EXPECT_EQ(parse(small_config(), {"schedule.lr_decay_style=WSD", "schedule.lr_warmup_iters=10"}).lr_wsd_decay_iters,
+            0);
+  EXPECT_EQ(parse(small_config(), {"schedule.min_lr=0"}).min_lr, 0.0);
 }
 
 TEST(Validate, ShortRunsOfWsdDecay) {
   for (const auto& [steps, decay] : {std::pair{10, 4}, {39, 4}, {41, 4}, {50, 5}, {3, 3}})
-    EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", cat("train_iters=", steps)}).lr_wsd_decay_iters, decay)
+    EXPECT_EQ(parse(small_config(), {"schedule.lr_decay_style=WSD", cat("train_iters=", steps)}).lr_wsd_decay_iters,
+              decay)
         << steps;
 }
 
 TEST(Validate, OneCycleHasPyTorchsDefaults) {
-  const Config c = parse(small_config(), {"lr_decay_style=1cycle", "train_iters=50", "learning_rate=0.5"});
+  const Config c = parse(small_config(), {"schedule.lr_decay_style=1cycle", "train_iters=50", "learning_rate=0.5"});
   EXPECT_EQ(c.lr_warmup_iters, 15);
   EXPECT_DOUBLE_EQ(c.lr_warmup_init, 0.02);
   EXPECT_DOUBLE_EQ(c.min_lr, 2e-6);
-  expect_parts(error_with({"lr_decay_style=1cycle", "momentum_warmup_iters=2"}),
-               {"momentum_warmup_iters: 2", "1cycle"});
-  expect_parts(error_with({"lr_decay_style=1cycle", "low_momentum=0.95"}), {"low_momentum: 0.95", "adam_beta1 0.9"});
+  expect_parts(error_with({"schedule.lr_decay_style=1cycle", "schedule.momentum_warmup_iters=2"}),
+               {"schedule.momentum_warmup_iters: 2", "1cycle"});
+  expect_parts(error_with({"schedule.lr_decay_style=1cycle", "schedule.low_momentum=0.95"}),
+               {"schedule.low_momentum: 0.95", "adam.beta1 0.9"});
 }
 
 TEST(Validate, ExponentialNeedsAStart) {
-  expect_parts(error_with({"lr_decay_style=exponential"}), {"lr_warmup_init", "more than 0", "exponential"});
-  EXPECT_EQ(error_with({"lr_decay_style=exponential", "lr_warmup_init=1e-8"}), "");
+  expect_parts(error_with({"schedule.lr_decay_style=exponential"}),
+               {"schedule.lr_warmup_init", "more than 0", "exponential"});
+  EXPECT_EQ(error_with({"schedule.lr_decay_style=exponential", "schedule.lr_warmup_init=1e-8"}), "");
 }
 
 TEST(Validate, CoursesOfWarmUpAndWeightDecay) {
   EXPECT_EQ(parse(small_config()).lr_warmup_init, 0);
   EXPECT_EQ(parse(small_config(), {"weight_decay=0.2"}).end_weight_decay, 0.2);
-  expect_parts(error_with({"lr_warmup_init=10"}), {"lr_warmup_init: 10", "learning_rate"});
-  expect_parts(error_with({"end_weight_decay=0.5"}), {"end_weight_decay: 0.5", "weight_decay_style"});
-  expect_parts(error_with({"weight_decay_style=linear", "weight_decay=0"}), {"weight_decay: 0", "weight_decay_style"});
-  EXPECT_EQ(error_with({"weight_decay_style=cosine", "end_weight_decay=0.5"}), "");
+  expect_parts(error_with({"schedule.lr_warmup_init=10"}), {"schedule.lr_warmup_init: 10", "learning_rate"});
+  expect_parts(error_with({"schedule.end_weight_decay=0.5"}),
+               {"schedule.end_weight_decay: 0.5", "schedule.weight_decay_style"});
+  expect_parts(error_with({"schedule.weight_decay_style=linear", "weight_decay=0"}),
+               {"weight_decay: 0", "schedule.weight_decay_style"});
+  EXPECT_EQ(error_with({"schedule.weight_decay_style=cosine", "schedule.end_weight_decay=0.5"}), "");
 }
 
 TEST(Validate, WhatEndsOrMendsARun) {
   expect_parts(error_with({"stop_at_loss=2", "valid_data=[]"}), {"stop_at_loss: 2", "valid_data"});
-  expect_parts(error_with({"rollback=true", "save="}), {"rollback", "`save`"});
+  expect_parts(error_with({"loss_spikes.rollback=true", "save="}), {"rollback", "`save`"});
 }
 
 // DeepSpeed's CurriculumScheduler: fixed_linear of the steps from 1, whatever their batches.
 TEST(Validate, SequenceLengthWarmUp) {
   for (const std::string& ramp : {std::string("rampup_batch_size=null"), std::string("rampup_batch_size=[4,4,60]")}) {
-    const Config c = parse(small_config(), {"global_batch_size=16", "micro_batch_size=2", ramp,
-                                            "total_curriculum_step=13", "min_difficulty=8", "difficulty_step=4"});
+    const Config c = parse(small_config(),
+                           {"global_batch_size=16", "micro_batch_size=2", ramp, "curriculum.total_curriculum_step=13",
+                            "curriculum.min_difficulty=8", "curriculum.difficulty_step=4"});
     const auto t = double(c.seq_length);
     int64_t consumed = 0;
     for (int64_t step = 1; step < 20; ++step) {
@@ -166,15 +177,16 @@ TEST(Validate, SequenceLengthWarmUp) {
   EXPECT_EQ(chunk_length_at(plain, 0), plain.seq_length);
   EXPECT_EQ(max_chunks(plain), 1);
   const auto with = [](const std::string& set) {
-    return error_with({"total_curriculum_step=13", "min_difficulty=8", "difficulty_step=4", set});
+    return error_with(
+        {"curriculum.total_curriculum_step=13", "curriculum.min_difficulty=8", "curriculum.difficulty_step=4", set});
   };
-  EXPECT_EQ(with("difficulty_step=8"), "");
-  expect_parts(with("min_difficulty=4096"), {"min_difficulty: 4096", "seq_length"});
-  expect_parts(with("min_difficulty=6"), {"difficulty_step: min_difficulty 6", "4"});
-  expect_parts(with("difficulty_step=3"), {"difficulty_step", "not a multiple of 3"});
-  const auto idle = keys_without_effect(parse(small_config(), {"min_difficulty=16"}));
+  EXPECT_EQ(with("curriculum.difficulty_step=8"), "");
+  expect_parts(with("curriculum.min_difficulty=4096"), {"curriculum.min_difficulty: 4096", "seq_length"});
+  expect_parts(with("curriculum.min_difficulty=6"), {"curriculum.difficulty_step: curriculum.min_difficulty 6", "4"});
+  expect_parts(with("curriculum.difficulty_step=3"), {"curriculum.difficulty_step", "not a multiple of 3"});
+  const auto idle = keys_without_effect(parse(small_config(), {"curriculum.min_difficulty=16"}));
   ASSERT_EQ(idle.size(), 1U);
-  expect_parts(idle[0], {"min_difficulty has no effect", "total_curriculum_step"});
+  expect_parts(idle[0], {"curriculum.min_difficulty has no effect", "curriculum.total_curriculum_step"});
 }
 
 TEST(Validate, WindowsByStep) {
@@ -199,38 +211,39 @@ TEST(Validate, WindowsByStep) {
 }
 
 TEST(Validate, StochasticDepth) {
-  expect_parts(error_with({"stochastic_depth=1"}), {"stochastic_depth"});
-  const auto idle = keys_without_effect(parse(small_config(), {"stochastic_depth_mode=uniform"}));
+  expect_parts(error_with({"dropout.stochastic_depth=1"}), {"dropout.stochastic_depth"});
+  const auto idle = keys_without_effect(parse(small_config(), {"dropout.stochastic_depth_mode=uniform"}));
   ASSERT_EQ(idle.size(), 1U);
-  expect_parts(idle[0], {"stochastic_depth_mode has no effect", "stochastic_depth above 0"});
+  expect_parts(idle[0], {"dropout.stochastic_depth_mode has no effect", "dropout.stochastic_depth above 0"});
 }
 
 TEST(Validate, Pruning) {
-  expect_parts(error_with({"prune_sparsity=1"}), {"prune_sparsity"});
-  expect_parts(error_with({"prune_sparsity=0.6", "prune_pattern=2:4"}), {"prune_sparsity: 0.6", "2:4"});
-  expect_parts(error_with({"prune_sparsity=0.5", "prune_start=20", "prune_end=10"}),
-               {"prune_end: 10", "prune_start 20"});
-  expect_parts(error_with({"prune_sparsity=0.5", "prune_end=100000"}), {"prune_end", "100000", "train_iters"});
+  expect_parts(error_with({"pruning.sparsity=1"}), {"pruning.sparsity"});
+  expect_parts(error_with({"pruning.sparsity=0.6", "pruning.pattern=2:4"}), {"pruning.sparsity: 0.6", "2:4"});
+  expect_parts(error_with({"pruning.sparsity=0.5", "pruning.start=20", "pruning.end=10"}),
+               {"pruning.end: 10", "pruning.start 20"});
+  expect_parts(error_with({"pruning.sparsity=0.5", "pruning.end=100000"}), {"pruning.end", "100000", "train_iters"});
   const auto srste = [](const char* more) {
-    return error_with({"prune_sparsity=0.5", "prune_pattern=2:4", "prune_method=srste", more});
+    return error_with({"pruning.sparsity=0.5", "pruning.pattern=2:4", "pruning.method=srste", more});
   };
   EXPECT_EQ(srste("precision=bf16"), "");
-  expect_parts(srste("prune_pattern=unstructured"), {"prune_method", "prune_pattern", "unstructured"});
-  expect_parts(srste("precision=fp16"), {"prune_method", "precision", "fp16"});
-  expect_parts(srste("prune_mask_from=x"), {"prune_mask_from: x", "prune_method"});
-  expect_parts(srste(R"(param_groups=[{"match": "*q_proj*", "frozen": true}])"), {"prune_method", "frozen", "q_proj"});
-  expect_parts(error_with({"prune_mask_from=runs/dense"}), {"prune_mask_from: ", "runs/dense", "prune_sparsity"});
-  expect_parts(error_with({"prune_sparsity=0.5", "tensor_parallel_size=2"}),
-               {"prune_sparsity", "tensor_parallel_size"});
+  expect_parts(srste("pruning.pattern=unstructured"), {"pruning.method", "pruning.pattern", "unstructured"});
+  expect_parts(srste("precision=fp16"), {"pruning.method", "precision", "fp16"});
+  expect_parts(srste("pruning.mask_from=x"), {"pruning.mask_from: x", "pruning.method"});
+  expect_parts(srste(R"(param_groups=[{"match": "*q_proj*", "frozen": true}])"),
+               {"pruning.method", "frozen", "q_proj"});
+  expect_parts(error_with({"pruning.mask_from=runs/dense"}), {"pruning.mask_from: ", "runs/dense", "pruning.sparsity"});
+  expect_parts(error_with({"pruning.sparsity=0.5", "tensor_parallel_size=2"}),
+               {"pruning.sparsity", "tensor_parallel_size"});
 }
 
 TEST(Validate, HiddenDropout) {
-  expect_parts(error_with({"hidden_dropout=1"}), {"hidden_dropout"});
-  expect_parts(error_with({"hidden_dropout=0.1", "context_parallel_size=2"}),
-               {"hidden_dropout: 0.1", "context_parallel_size 2"});
-  expect_parts(error_with({"hidden_dropout=0.1", "model.model_type=mixtral", "model.intermediate_size=64",
+  expect_parts(error_with({"dropout.hidden=1"}), {"dropout.hidden"});
+  expect_parts(error_with({"dropout.hidden=0.1", "context_parallel_size=2"}),
+               {"dropout.hidden: 0.1", "context_parallel_size 2"});
+  expect_parts(error_with({"dropout.hidden=0.1", "model.model_type=mixtral", "model.intermediate_size=64",
                            "model.num_experts=4", "model.num_experts_per_tok=2"}),
-               {"hidden_dropout: 0.1", "mixtral"});
+               {"dropout.hidden: 0.1", "mixtral"});
 }
 
 TEST(Validate, MultiTokenPrediction) {
@@ -242,7 +255,8 @@ TEST(Validate, MultiTokenPrediction) {
   expect_parts(with(R"([{"weight": 0}])"), {"multi_token_prediction[0].weight"});
   expect_parts(with(R"([{"weight": 1, "decay_start": 5, "decay_end": 5}])"), {"decay_start 5", "decay_end 5"});
   expect_parts(with(R"([{"weight": 1, "decay_start": 5}])"), {"decay_start 5", "decay_end 0"});
-  expect_parts(with(R"([{"weight": 1}])", {"teacher=folder"}), {"multi_token_prediction", "teacher folder"});
+  expect_parts(with(R"([{"weight": 1}])", {"distillation.teacher=folder"}),
+               {"multi_token_prediction", "teacher folder"});
   const Config c =
       parse(small_config(),
             {R"(multi_token_prediction=[{"weight": 0.5, "decay_start": 10, "decay_end": 20}, {"weight": 0.25}])"});
@@ -251,19 +265,23 @@ TEST(Validate, MultiTokenPrediction) {
 }
 
 TEST(Validate, Distillation) {
-  expect_parts(error_with({"teacher=folder", "distill_loss=uld"}), {"distill_loss: uld", "folder", "teacher_logits"});
-  expect_parts(error_with({"teacher_logits=cache", "distill_loss=uld", "tensor_parallel_size=2"}),
-               {"distill_loss: uld", "tensor_parallel_size 2"});
-  expect_parts(error_with({"teacher=folder", "teacher_logits=cache"}), {"teacher_logits: cache", "teacher folder"});
-  expect_parts(error_with({"teacher_logits=cache", "packing=best_fit"}), {"packing", "teacher_logits"});
-  expect_parts(error_with({"teacher_logits=cache", "total_curriculum_step=5", "min_difficulty=8"}),
-               {"total_curriculum_step", "teacher_logits"});
+  expect_parts(error_with({"distillation.teacher=folder", "distillation.loss=uld"}),
+               {"distillation.loss: uld", "folder", "distillation.teacher_logits"});
+  expect_parts(error_with({"distillation.teacher_logits=cache", "distillation.loss=uld", "tensor_parallel_size=2"}),
+               {"distillation.loss: uld", "tensor_parallel_size 2"});
+  expect_parts(error_with({"distillation.teacher=folder", "distillation.teacher_logits=cache"}),
+               {"distillation.teacher_logits: cache", "teacher folder"});
+  expect_parts(error_with({"distillation.teacher_logits=cache", "documents.packing=best_fit"}),
+               {"packing", "distillation.teacher_logits"});
+  expect_parts(error_with({"distillation.teacher_logits=cache", "curriculum.total_curriculum_step=5",
+                           "curriculum.min_difficulty=8"}),
+               {"curriculum.total_curriculum_step", "distillation.teacher_logits"});
 }
 
 // The table of Zhu & Gupta's equation for four prunings.
 TEST(Pruning, SparsityGrowsWithTheCubeOfTheStepsThatAreLeft) {
-  const Config c = parse(
-      small_config(), {"train_iters=60", "prune_sparsity=0.9", "prune_start=10", "prune_end=50", "prune_interval=10"});
+  const Config c = parse(small_config(), {"train_iters=60", "pruning.sparsity=0.9", "pruning.start=10",
+                                          "pruning.end=50", "pruning.interval=10"});
   const double want[] = {0, 0.5203125, 0.7875, 0.8859375, 0.9};
   for (int i = 0; i <= 4; ++i) {
     EXPECT_NEAR(sparsity_after(c, 10 + 10 * i), want[i], 1e-12) << i;
@@ -273,7 +291,7 @@ TEST(Pruning, SparsityGrowsWithTheCubeOfTheStepsThatAreLeft) {
   }
   EXPECT_EQ(sparsity_after(c, 9), 0);
   EXPECT_FALSE(prunes_after(c, 60));
-  const Config once = parse(small_config(), {"train_iters=60", "prune_sparsity=0.5"});
+  const Config once = parse(small_config(), {"train_iters=60", "pruning.sparsity=0.5"});
   EXPECT_TRUE(prunes_after(once, 0));
   EXPECT_FALSE(prunes_after(once, 100));
   EXPECT_EQ(sparsity_after(once, 0), 0.5);
@@ -315,9 +333,9 @@ TEST(Validate, BatchRamp) {
 }
 
 TEST(Validate, PrecisionAndMemory) {
-  expect_parts(error_with({"loss_scale=128"}), {"loss_scale: 128", "bf16"});
-  EXPECT_EQ(error_with({"loss_scale=128", "precision=fp16"}), "");
-  expect_parts(error_with({"min_loss_scale=1e6"}), {"min_loss_scale", "65536"});
+  expect_parts(error_with({"fp16.loss_scale=128"}), {"loss_scale: 128", "bf16"});
+  EXPECT_EQ(error_with({"fp16.loss_scale=128", "precision=fp16"}), "");
+  expect_parts(error_with({"fp16.min_loss_scale=1e6"}), {"fp16.min_loss_scale", "65536"});
   expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
   expect_parts(error_with({"master_weights=split", "precision=fp16"}), {"master_weights: split", "bf16", "fp16"});
   EXPECT_EQ(error_with({"grad_dtype=bf16", "precision=bf16"}), "");
@@ -331,24 +349,24 @@ TEST(Validate, PrecisionAndMemory) {
   for (const char* rule : {"lamb", "adafactor"})
     expect_parts(error_with({"grad_dtype=bf16", "precision=bf16", cat("optimizer=", rule)}),
                  {"grad_dtype: optimizer ", rule, "fp32"});
-  expect_parts(error_with({"grad_dtype=bf16", "precision=bf16", "update_clip_threshold=1"}),
-               {"grad_dtype: update_clip_threshold 1", "fp32"});
-  EXPECT_EQ(error_with({"master_weights=split", "exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"}), "");
-  EXPECT_EQ(error_with({"precision=fp8_blockwise", "master_weights=split", "fp8_format=hybrid", "fp8_min_size=8",
-                        "fp8_power_of_two_scales=true", "fp8_exclude=[\"*.c_proj.*\"]", "num_layers_at_start_in_bf16=1",
-                        "num_layers_at_end_in_bf16=1"}),
+  expect_parts(error_with({"grad_dtype=bf16", "precision=bf16", "adam.update_clip_threshold=1"}),
+               {"grad_dtype: adam.update_clip_threshold 1", "fp32"});
+  EXPECT_EQ(error_with({"master_weights=split", "adam.exp_avg_dtype=bf16", "adam.exp_avg_sq_dtype=bf16"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_blockwise", "master_weights=split", "fp8.format=hybrid", "fp8.min_size=8",
+                        "fp8.power_of_two_scales=true", "fp8.exclude=[\"*.c_proj.*\"]",
+                        "fp8.num_layers_at_start_in_bf16=1", "fp8.num_layers_at_end_in_bf16=1"}),
             "");
   for (const char* option :
-       {"fp8_format=e4m3", "fp8_min_size=8", "fp8_lm_head=true", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
-        "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1", "log_quantization_interval=1"})
+       {"fp8.format=e4m3", "fp8.min_size=8", "fp8.lm_head=true", "fp8.power_of_two_scales=true", "fp8.exclude=[\"*\"]",
+        "fp8.num_layers_at_start_in_bf16=1", "fp8.num_layers_at_end_in_bf16=1", "logging.quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
-  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8_amax_history_len=16", "fp8_margin=1", "fp8_format=hybrid"}), "");
-  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8_amax_compute_algo=most_recent"}), "");
-  for (const char* set : {"fp8_amax_history_len=16", "fp8_amax_compute_algo=most_recent", "fp8_margin=1"})
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8.amax_history_len=16", "fp8.margin=1", "fp8.format=hybrid"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8.amax_compute_algo=most_recent"}), "");
+  for (const char* set : {"fp8.amax_history_len=16", "fp8.amax_compute_algo=most_recent", "fp8.margin=1"})
     expect_parts(error_with({"precision=fp8_tensorwise", set}),
                  {"only with precision fp8_delayed, not fp8_tensorwise"});
-  expect_parts(error_with({"precision=nvfp4", "fp8_format=e4m3"}), {"fp8_format: e4m3", "nvfp4"});
-  expect_parts(error_with({"precision=nvfp4", "fp8_power_of_two_scales=true"}), {"fp8_power_of_two_scales", "nvfp4"});
+  expect_parts(error_with({"precision=nvfp4", "fp8.format=e4m3"}), {"fp8.format: e4m3", "nvfp4"});
+  expect_parts(error_with({"precision=nvfp4", "fp8.power_of_two_scales=true"}), {"fp8.power_of_two_scales", "nvfp4"});
   const auto last_blocks = [](int64_t blocks, const char* precision) {
     return parse(small_config(), {cat("model.n_layer=", blocks), cat("precision=", precision)})
         .num_layers_at_end_in_bf16;
@@ -357,9 +375,9 @@ TEST(Validate, PrecisionAndMemory) {
   EXPECT_EQ(last_blocks(2, "nvfp4"), 1);
   EXPECT_EQ(last_blocks(40, "nvfp4"), 6);
   EXPECT_EQ(last_blocks(40, "mxfp8"), 0);
-  EXPECT_EQ(parse(small_config(), {"precision=nvfp4", "num_layers_at_end_in_bf16=0"}).num_layers_at_end_in_bf16, 0);
-  expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
-  expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
+  EXPECT_EQ(parse(small_config(), {"precision=nvfp4", "fp8.num_layers_at_end_in_bf16=0"}).num_layers_at_end_in_bf16, 0);
+  expect_parts(error_with({"precision=mxfp8", "fp8.exclude=[1]"}), {"fp8.exclude[0]", "pattern of names"});
+  expect_parts(error_with({"adam.exp_avg_dtype=fp16"}), {"adam.exp_avg_dtype", "fp16", "bf16"});
   expect_parts(error_with({"recompute_num_layers=2"}),
                {"recompute_num_layers: 2", "recompute_granularity full, not none"});
   expect_parts(error_with({"recompute_num_layers=2", "recompute_granularity=selective"}), {"full, not selective"});
@@ -367,26 +385,28 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});
   expect_parts(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=400"}), {"runtime_reserve_mib: 400", "0.3"});
   EXPECT_EQ(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=auto"}), "");
-  expect_parts(error_with({"offload_optimizer=cpu", "device=cpu"}), {"offload_optimizer: cpu", "auto or none", "cuda"});
-  EXPECT_EQ(error_with({"offload_optimizer=auto", "device=cpu"}), "");
-  EXPECT_EQ(error_with({"offload_optimizer=cpu", "host_memory_limit_gib=4"}), "");
-  EXPECT_EQ(error_with({"offload_activations=cpu", "recompute_granularity=full", "host_memory_limit_gib=4"}), "");
-  expect_parts(error_with({"offload_activations=cpu"}), {"offload_activations: cpu", "recompute_granularity", "none"});
-  expect_parts(error_with({"offload_activations=cpu", "recompute_granularity=full", "device=cpu"}),
-               {"offload_activations: cpu", "auto or none", "cuda"});
-  expect_parts(error_with({"host_memory_limit_gib=4"}), {"host_memory_limit_gib: 4", "offload_optimizer", "none"});
+  expect_parts(error_with({"offload.optimizer=cpu", "device=cpu"}), {"offload.optimizer: cpu", "auto or none", "cuda"});
+  EXPECT_EQ(error_with({"offload.optimizer=auto", "device=cpu"}), "");
+  EXPECT_EQ(error_with({"offload.optimizer=cpu", "offload.host_memory_limit_gib=4"}), "");
+  EXPECT_EQ(error_with({"offload.activations=cpu", "recompute_granularity=full", "offload.host_memory_limit_gib=4"}),
+            "");
+  expect_parts(error_with({"offload.activations=cpu"}), {"offload.activations: cpu", "recompute_granularity", "none"});
+  expect_parts(error_with({"offload.activations=cpu", "recompute_granularity=full", "device=cpu"}),
+               {"offload.activations: cpu", "auto or none", "cuda"});
+  expect_parts(error_with({"offload.host_memory_limit_gib=4"}),
+               {"offload.host_memory_limit_gib: 4", "offload.optimizer", "none"});
 }
 
 TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
-  EXPECT_EQ(error_with({"offload_params=cpu", "host_memory_limit_gib=4"}), "");
-  EXPECT_EQ(error_with({"offload_params=auto", "device=cpu"}), "");
-  expect_parts(error_with({"offload_params=cpu", "device=cpu"}), {"offload_params: cpu", "auto or none", "cuda"});
+  EXPECT_EQ(error_with({"offload.params=cpu", "offload.host_memory_limit_gib=4"}), "");
+  EXPECT_EQ(error_with({"offload.params=auto", "device=cpu"}), "");
+  expect_parts(error_with({"offload.params=cpu", "device=cpu"}), {"offload.params: cpu", "auto or none", "cuda"});
   const auto refused = [](const std::vector<std::string>& with, const std::vector<std::string>& parts) {
     for (const char* how : {"cpu", "auto"}) {
       std::vector<std::string> sets = with, named = parts;
-      sets.push_back(cat("offload_params=", how)), named.push_back(cat("offload_params: ", how));
+      sets.push_back(cat("offload.params=", how)), named.push_back(cat("offload.params: ", how));
       expect_parts(error_with(sets), named);
-      sets.back() = "offload_params=none";
+      sets.back() = "offload.params=none";
       EXPECT_EQ(error_with(sets), "") << with.front();
     }
   };
@@ -395,10 +415,10 @@ TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
   refused({"precision=fp8_rowwise_gw_hp"}, {"precision fp8_rowwise_gw_hp", "bf16"});
   for (const char* optimizer : {"muon", "lamb", "adafactor"})
     refused({cat("optimizer=", optimizer)}, {cat("optimizer ", optimizer), "adamw", "none"});
-  refused({"update_clip_threshold=1"}, {"update_clip_threshold", "to 0"});
+  refused({"adam.update_clip_threshold=1"}, {"adam.update_clip_threshold", "to 0"});
   refused({"deterministic_reduction=rank_invariant", "micro_batch_size=1"}, {"rank_invariant", "fixed_order"});
-  refused({"log_noise_scale=true"}, {"log_noise_scale", "false"});
-  refused({"prune_sparsity=0.5"}, {"prune_sparsity", "to 0"});
+  refused({"logging.noise_scale=true"}, {"logging.noise_scale", "false"});
+  refused({"pruning.sparsity=0.5"}, {"pruning.sparsity", "to 0"});
 }
 
 TEST(Validate, DataAndRun) {
@@ -424,7 +444,7 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
                  {"mup_base_width", "adamw", optimizer});
   expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
   const auto group = [](const char* given, const char* scale) {
-    return error_with({"mup_base_width=16", cat("muon_scale=", scale), cat("param_groups=[", given, "]")});
+    return error_with({"mup_base_width=16", cat("muon.scale=", scale), cat("param_groups=[", given, "]")});
   };
   expect_parts(group(R"({"match": "*.mlp.*", "optimizer": "lamb"})", "spectral"),
                {"mup_base_width", "not for lamb of param_groups[0]"});
@@ -442,11 +462,11 @@ TEST(Validate, QkClipNeedsScoresAndAnEffect) {
 }
 
 TEST(Validate, UpdateClippingRequiresAdamW) {
-  EXPECT_EQ(error_with({"update_clip_threshold=1"}), "");
-  EXPECT_EQ(error_with({"update_clip_threshold=1", "optimizer=muon"}), "") << "embeddings are adamw's";
-  expect_parts(error_with({"update_clip_threshold=1", "optimizer=lion"}),
-               {"update_clip_threshold: 1", "no weights with optimizer lion", "expected 0, or optimizer adamw"});
-  expect_parts(error_with({"update_clip_threshold=-1"}), {"update_clip_threshold", ">= 0"});
+  EXPECT_EQ(error_with({"adam.update_clip_threshold=1"}), "");
+  EXPECT_EQ(error_with({"adam.update_clip_threshold=1", "optimizer=muon"}), "") << "embeddings are adamw's";
+  expect_parts(error_with({"adam.update_clip_threshold=1", "optimizer=lion"}),
+               {"adam.update_clip_threshold: 1", "no weights with optimizer lion", "expected 0, or optimizer adamw"});
+  expect_parts(error_with({"adam.update_clip_threshold=-1"}), {"adam.update_clip_threshold", ">= 0"});
 }
 
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
@@ -467,31 +487,35 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
 }
 
 TEST(Validate, EvaluationsReadAveragesThatAreKept) {
-  EXPECT_EQ(parse(small_config("\"ema_decay\": 0.99, \"eval_weights\": \"ema\",\n")).eval_weights, EvalWeights::ema);
-  EXPECT_EQ(error_with({"tail_average_start=2", "train_iters=3", "eval_weights=average"}), "");
+  EXPECT_EQ(parse(small_config("\"averaging\": {\"ema_decay\": 0.99, \"eval_weights\": \"ema\"},\n")).eval_weights,
+            EvalWeights::ema);
+  EXPECT_EQ(error_with({"averaging.tail_start=2", "train_iters=3", "averaging.eval_weights=average"}), "");
   for (const char* word : {"ema", "average"})
-    expect_parts(error_with({cat("eval_weights=", word)}),
-                 {cat("eval_weights: ", word, " needs an ema_decay above 0, or a tail_average_start")});
-  expect_parts(error_with({"ema_decay=0.9", "tail_average_start=1"}),
-               {"tail_average_start: 1", "ema_decay 0.9", "two averages", "one of them to 0"});
-  expect_parts(error_with({"ema_decay=1"}), {"ema_decay", "1"});
+    expect_parts(
+        error_with({cat("averaging.eval_weights=", word)}),
+        {cat("averaging.eval_weights: ", word, " needs an averaging.ema_decay above 0, or an averaging.tail_start")});
+  expect_parts(error_with({"averaging.ema_decay=0.9", "averaging.tail_start=1"}),
+               {"averaging.tail_start: 1", "averaging.ema_decay 0.9", "two averages", "one of them to 0"});
+  expect_parts(error_with({"averaging.ema_decay=1"}), {"averaging.ema_decay", "1"});
 }
 
 TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
   const auto with = [](std::vector<std::string> more) {
-    more.insert(more.begin(), {"optimizer=schedule_free_adamw", "lr_decay_style=constant"});
+    more.insert(more.begin(), {"optimizer=schedule_free_adamw", "schedule.lr_decay_style=constant"});
     return error_with(more);
   };
-  EXPECT_EQ(with({"lr_warmup_iters=3"}), "");
-  EXPECT_EQ(with({"lr_decay_style=exponential", "lr_warmup_init=1e-6"}), "");  // athanor lr-find
+  EXPECT_EQ(with({"schedule.lr_warmup_iters=3"}), "");
+  EXPECT_EQ(with({"schedule.lr_decay_style=exponential", "schedule.lr_warmup_init=1e-6"}), "");  // athanor lr-find
   for (const char* style : {"linear", "cosine", "WSD", "inverse_sqrt", "1cycle"})
-    expect_parts(with({cat("lr_decay_style=", style)}),
-                 {cat("lr_decay_style: ", style), "schedule_free_adamw", "set it to constant, with lr_warmup_iters"});
+    expect_parts(with({cat("schedule.lr_decay_style=", style)}),
+                 {cat("schedule.lr_decay_style: ", style), "schedule_free_adamw",
+                  "set it to constant, with schedule.lr_warmup_iters"});
   expect_parts(error_with({R"(param_groups=[{"role": "embedding", "optimizer": "schedule_free_adamw"}])"}),
-               {"lr_decay_style: cosine", "schedule_free_adamw"});
-  expect_parts(with({"momentum_warmup_iters=3"}), {"momentum_warmup_iters: 3", "adam_beta1", "set it to 0"});
-  expect_parts(with({"ema_decay=0.9"}), {"ema_decay", "second average", "set it to 0"});
-  expect_parts(with({"tail_average_start=2"}), {"tail_average_start", "second average", "set it to 0"});
+               {"schedule.lr_decay_style: cosine", "schedule_free_adamw"});
+  expect_parts(with({"schedule.momentum_warmup_iters=3"}),
+               {"schedule.momentum_warmup_iters: 3", "adam.beta1", "set it to 0"});
+  expect_parts(with({"averaging.ema_decay=0.9"}), {"averaging.ema_decay", "second average", "set it to 0"});
+  expect_parts(with({"averaging.tail_start=2"}), {"averaging.tail_start", "second average", "set it to 0"});
   expect_parts(with({"mup_base_width=16"}), {"mup_base_width", "not for schedule_free_adamw"});
 }
 
@@ -526,13 +550,13 @@ TEST(Validate, AMaskOfAModelPrunesAnewFromACheckpoint) {
       if (c.rule == OnResume::refused) keys.push_back(c.key);
     return keys;
   };
-  const Config ticket = parse(small_config(), {"prune_sparsity=0.2", "prune_mask_from=runs/dense"});
-  const Config next = parse(small_config(), {"prune_sparsity=0.36", "prune_mask_from=runs/ticket", "seed=7"});
+  const Config ticket = parse(small_config(), {"pruning.sparsity=0.2", "pruning.mask_from=runs/dense"});
+  const Config next = parse(small_config(), {"pruning.sparsity=0.36", "pruning.mask_from=runs/ticket", "seed=7"});
   EXPECT_TRUE(refused(dense, ticket).empty());
   EXPECT_EQ(refused(ticket, next), std::vector<std::string>{"seed"});
-  EXPECT_EQ(refused(ticket, dense).size(), 2U) << "prune_sparsity and prune_mask_from";
-  EXPECT_EQ(refused(ticket, parse(small_config(), {"prune_sparsity=0.3", "prune_mask_from=runs/dense"})),
-            std::vector<std::string>{"prune_sparsity"});
+  EXPECT_EQ(refused(ticket, dense).size(), 2U) << "pruning.sparsity and pruning.mask_from";
+  EXPECT_EQ(refused(ticket, parse(small_config(), {"pruning.sparsity=0.3", "pruning.mask_from=runs/dense"})),
+            std::vector<std::string>{"pruning.sparsity"});
 }
 
 TEST(Validate, ParamGroupsNameWhatIsWrong) {

@@ -123,8 +123,8 @@ TEST(MemoryPlan, HostMemoryIsAnAllocationAndALimitOfItsOwn) {
     EXPECT_EQ(message([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "");
     const std::string text = message([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
     for (const char* part :
-         {"offload_optimizer keeps 6.0 MiB", "copies 1.0 MiB there", "7.0 MiB of host memory may be used",
-          "optimizer 4.0 MiB (smaller with exp_avg_dtype", "masters 2.0 MiB", "async_save \"off\""})
+         {"offload.optimizer keeps 6.0 MiB", "copies 1.0 MiB there", "7.0 MiB of host memory may be used",
+          "optimizer 4.0 MiB (smaller with adam.exp_avg_dtype", "masters 2.0 MiB", "checkpoint.async_save \"off\""})
       EXPECT_TRUE(has(text, part)) << part << " in " << text;
     EXPECT_TRUE(
         has(message([&] { plan.require_host_fits(1, 0); }), "keeps 6.0 MiB in pinned host memory, but 0.0 MiB"));
@@ -176,15 +176,15 @@ TEST(MemoryPlan, AdvisesNothingThatIsInForceAlready) {
   EXPECT_TRUE(has(wide.knobs(MemoryKind::optimizer), "bf16"));
   EXPECT_FALSE(has(wide.knobs(MemoryKind::weights), "zero_stage")) << "without gradients there are no ranks";
   EXPECT_EQ(narrow.knobs(MemoryKind::weights),
-            "a smaller model, or zero_stage 3 over more ranks, on one GPU also offload_params \"auto\"");
+            "a smaller model, or zero_stage 3 over more ranks, on one GPU also offload.params \"auto\"");
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::masters), "split"));
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::optimizer), "bf16"));
-  EXPECT_TRUE(has(narrow.knobs(MemoryKind::optimizer), "offload_optimizer"));
+  EXPECT_TRUE(has(narrow.knobs(MemoryKind::optimizer), "offload.optimizer"));
   MemoryPlan offloaded;
   offloaded.add(MemoryKind::optimizer, "d", DType::bf16, {4}, &d, Mem::pinned);
-  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::optimizer), "offload_optimizer"));
+  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::optimizer), "offload.optimizer"));
   offloaded.add(MemoryKind::gradients, "c", DType::f32, {4}, &c, Mem::pinned);
-  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::weights), "offload_params"));
+  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::weights), "offload.params"));
 }
 
 }  // namespace

@@ -26,14 +26,16 @@ from harness import TINY, random_tokens  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 STEPS = 30
-COMMON = dict(TINY, train_iters=STEPS, save_interval=10, eval_interval=15, eval_iters=2, lr_warmup_iters=3, save="run",
-              train_data="data/*_train_*.bin", valid_data="data/*_val_*.bin", memory_limit_gib=1, tuning_cache="")
+COMMON = dict(TINY, train_iters=STEPS, save_interval=10, eval_interval=15, eval_iters=2, schedule={"lr_warmup_iters": 3},
+              save="run", train_data="data/*_train_*.bin", valid_data="data/*_val_*.bin", memory_limit_gib=1,
+              tuning_cache="")
 BASES = {
     "gpt2": {},
     "llama": {"model": {"model_type": "llama", "vocab_size": 257, "hidden_size": 32, "intermediate_size": 48,
                         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                         "max_position_embeddings": 32},
-              "precision": "bf16", "optimizer": "muon", "async_save": "on", "keep_latest_k": 2, "log_interval": 1,
+              "precision": "bf16", "optimizer": "muon", "log_interval": 1,
+              "checkpoint": {"async_save": "on", "keep_latest_k": 2},
               "master_weights": "split"},
     "ranks": {"deterministic_reduction": "rank_invariant", "logical_shards": 2, "zero_stage": 2, "threads": 1},
 }

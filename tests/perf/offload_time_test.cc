@@ -20,7 +20,7 @@ TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
         "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
         "max_position_embeddings": 512}, "seq_length": 512, "global_batch_size": 8, "train_iters": 8, "save": "",
         "learning_rate": 0.01, "precision": "bf16", "micro_batch_size": 2, "train_data": "data/*.bin"})",
-                                  "test", "", std::vector<std::string>{cat("offload_optimizer=", offload)});
+                                  "test", "", std::vector<std::string>{cat("offload.optimizer=", offload)});
     return make_engine(c, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
   };
   Roofline limits = limits_of(gpu, 128, 512);
@@ -47,7 +47,7 @@ TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
     const Config c = parse_config(
         R"({"model": {"model_type": "llama", "vocab_size": 4096, "hidden_size": 1024,
         "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
-        "max_position_embeddings": 512}, "seq_length": 512, "train_iters": 8, "save": "", "offload_params": "cpu",
+        "max_position_embeddings": 512}, "seq_length": 512, "train_iters": 8, "save": "", "offload": {"params": "cpu"},
         "learning_rate": 0.01, "precision": "bf16", "grad_dtype": "bf16", "train_data": "data/*.bin"})",
         "test", "", std::vector<std::string>{cat("micro_batch_size=", micro), cat("global_batch_size=", 2 * micro)});
     auto engine = make_engine(c, {*backend.device, *backend.ops, mesh, backend.tuning}, true);

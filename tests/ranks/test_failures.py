@@ -51,7 +51,7 @@ class MomentsTest(RanksTest):
         self.run_program("checkpoint", "verify", f"{run}/step-{last:08d}")
         end = last + 3
         common = ("--set", "global_batch_size=6", "--set", "save_interval=0", "--set", "eval_interval=0", "--set",
-                  "lr_decay_iters=100000", "--set", f"train_iters={end}")
+                  "schedule.lr_decay_iters=100000", "--set", f"train_iters={end}")
         self.launch(3, *common, "--set", f"save={run}")
         self.launch(3, *common, "--set", f"save={run}-whole")
         self.assertEqual({s: l for s, l in self.losses(run).items() if s > last},
@@ -74,7 +74,7 @@ class MomentsTest(RanksTest):
                 run = f"{how.name}-tensor{tensor}-context{context}"
                 with self.subTest(run=run):
                     self.hit(how, run, rng, tensor * context, f"tensor_parallel_size={tensor}",
-                             f"context_parallel_size={context}", "heartbeat_timeout=4")
+                             f"context_parallel_size={context}", "timeouts.heartbeat=4")
 
 
 class LimitsTest(RanksTest):
@@ -82,7 +82,7 @@ class LimitsTest(RanksTest):
         """Progress is not life: one thread stands still, as in a hang of the system, and the others give signs of life."""
         for limit in (2, 10, 50):  # which a step may take longer than on a machine with other work
             run = f"run-{limit}"
-            changes = ("train_iters=100000", "heartbeat_timeout=300", f"step_timeout={limit}", "save_interval=0",
+            changes = ("train_iters=100000", "timeouts.heartbeat=300", f"timeouts.step={limit}", "save_interval=0",
                        "eval_interval=0", f"save={run}")  # an evaluation has a limit of its own
             processes = self.start_ranks(2, *(word for change in changes for word in ("--set", change)))
             lived = self.wait_for_step(processes[0], 3, run=run)
@@ -173,7 +173,7 @@ class StartTest(RanksTest):
     def test_missing_ranks_are_named_on_all_that_came(self):
         for limit in (2, 15, 60):  # within which others may be late as well on a machine with other work
             port = free_port()
-            processes = [self.start("train", self.config, "--set", f"distributed_timeout={limit}",
+            processes = [self.start("train", self.config, "--set", f"timeouts.connect={limit}",
                                     env=self.rank_variables(r, 4, port)) for r in (0, 2)]
             both = [self.finish(process) for process in processes]
             if all("ranks 1 and 3 of 4 did not come" in done.err for done in both):
@@ -186,7 +186,7 @@ class StartTest(RanksTest):
 class DiskTest(RanksTest):
     def test_a_full_disk_on_one_rank_ends_all_and_keeps_the_checkpoint_before(self):
         """Its files may not grow past what metrics need: its part of the checkpoint does not fit."""
-        self.launch(2, "--set", "train_iters=4", "--set", "lr_decay_iters=12")
+        self.launch(2, "--set", "train_iters=4", "--set", "schedule.lr_decay_iters=12")
 
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -211,7 +211,7 @@ class ResumeTest(RanksTest):
         """The sample stream goes on whatever the ranks: all losses are those of one process."""
         self.config = self.make_config(train_iters=12, save_interval=0, eval_interval=0, micro_batch_size=1, device="cpu",
                                        global_batch_size=24)
-        common = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        common = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.run_program("train", self.config, "--set", "save=one")
         for ranks, end, stage in ((4, 3, 1), (3, 6, 3), (1, 9, 0), (8, 12, 2)):
             self.launch(ranks, *common, f"train_iters={end}", "--set", f"zero_stage={stage}")

@@ -53,7 +53,7 @@ class NetworkTest(RanksTest):
         self.assertGreater(whole["seconds_per_step"], 0.01, "there and back over a cable of 5 ms")
 
     def test_a_cut_cable_ends_both_sides(self):
-        processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12",
+        processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "schedule.lr_decay_iters=12",
                                         ATHANOR_SOCKET_IFNAME="=eth0")
         self.assertTrue(self.wait_for_step(processes[0], 6))
         self.network.cut()
@@ -65,7 +65,7 @@ class NetworkTest(RanksTest):
             self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (saving |evaluation after )?step \d+")
             self.assertLess(time.monotonic() - begin, LIMIT, str(done))
         last = int(self.checkpoints()[-1][5:])
-        self.launch(2, "--set", f"train_iters={last + 2}", "--set", "lr_decay_iters=12")
+        self.launch(2, "--set", f"train_iters={last + 2}", "--set", "schedule.lr_decay_iters=12")
         self.assertEqual(max(self.losses()), last + 2)
 
 

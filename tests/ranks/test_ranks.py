@@ -37,7 +37,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", self.config, *muon, "save=muon")
         self.launch(4, *muon, "save=muon4", "--set", "zero_stage=2", "--set", "data_parallel_replicate_size=2")
         self.assertEqual((self.losses("muon4"), content("muon4")), (self.losses("muon"), content("muon")))
-        parts = (*invariant, "--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        parts = (*invariant, "--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(4, *parts, "train_iters=4", "--set", "zero_stage=2")
         self.run_program("train", self.config, *parts, "train_iters=8")
         self.launch(2, *parts, "train_iters=12", "--set", "zero_stage=3")
@@ -51,8 +51,8 @@ class SameRunTest(RanksTest):
         self.assertIn("take a multiple of 2", error)
 
     def test_ranks_write_their_parts_and_consolidate_joins_them(self):
-        self.run_program("train", self.config, "--set", "save=one", "--set", "async_save=on")
-        self.launch(2, "--set", "save=two", "--set", "async_save=on")
+        self.run_program("train", self.config, "--set", "save=one", "--set", "checkpoint.async_save=on")
+        self.launch(2, "--set", "save=two", "--set", "checkpoint.async_save=on")
         folder = "two/step-00000012"
         self.assertEqual([p.name for p in sorted((self.folder / folder).glob("*.safetensors*"))],
                          [f"{stem}{rest}" for stem in ("model", "optimizer") for rest in
@@ -61,7 +61,7 @@ class SameRunTest(RanksTest):
         self.assertIn("joined/step-00000012", self.run_program("checkpoint", "consolidate", folder, "joined").out)
         names = {p.name for p in (self.folder / "one/step-00000012").iterdir()}
         self.assertEqual({p.name for p in (self.folder / "joined/step-00000012").iterdir()}, names)
-        longer = ("--set", "train_iters=16", "--set", "lr_decay_iters=12", "--set")
+        longer = ("--set", "train_iters=16", "--set", "schedule.lr_decay_iters=12", "--set")
         self.run_program("train", self.config, *longer, "load=joined/step-00000012", "--set", "save=from-joined")
         self.run_program("train", self.config, *longer, f"load={folder}", "--set", "save=from-parts")
         self.assertEqual(self.losses("from-joined"), self.losses("from-parts"))
@@ -72,7 +72,7 @@ class SameRunTest(RanksTest):
 
     def test_another_number_of_ranks_goes_on(self):
         self.run_program("train", self.config, "--set", "save=one")
-        stop = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        stop = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(2, *stop, "train_iters=4", "--set", "zero_stage=3")
         self.run_program("train", self.config, *stop, "train_iters=8")
         self.launch(4, *stop, "train_iters=12", "--set", "zero_stage=2")
@@ -90,7 +90,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", self.config, "--set", "optimizer=normuon", "--set", "save=matrices")
         self.launch(4, *two, "optimizer=normuon", "--set", "save=matrices4")
         self.assert_same_losses("matrices4", "matrices")
-        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(2, *two[:2], *parts, "train_iters=4")
         self.run_program("train", self.config, *parts, "train_iters=8")
         self.launch(4, *two[:2], *parts, "train_iters=12", "--set", "zero_stage=2")
@@ -109,7 +109,7 @@ class SameRunTest(RanksTest):
             self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"context_parallel_method={method}", "--set",
                         f"save={run}")
             self.assert_same_losses(run, "one")
-        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(2, *two[:2], *parts, "train_iters=4")
         self.run_program("train", self.config, *parts, "train_iters=8")
         self.launch(4, *two[:2], *parts, "train_iters=12", "--set", "zero_stage=2")
@@ -130,7 +130,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", config, "--set", "save=one")
         train(4, "--set", "expert_parallel_size=2", "--set", "zero_stage=2", "--set", "save=four")
         self.assert_same_losses("four", "one")
-        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         train(2, *parts, "train_iters=4", "--set", "expert_parallel_size=2")
         self.run_program("train", config, *parts, "train_iters=8")
         train(4, *parts, "train_iters=12", "--set", "expert_parallel_size=4", "--set", "zero_stage=1")
@@ -147,9 +147,9 @@ class SameRunTest(RanksTest):
         two = ("--set", "pipeline_parallel_size=2", "--set")
         for ranks, schedule in ((2, "1f1b"), (4, "interleaved"), (2, "zbv")):
             run = f"ranks{ranks}-{schedule}"
-            self.launch(ranks, *two, f"pipeline_schedule={schedule}", "--set", f"save={run}")
+            self.launch(ranks, *two, f"pipeline.schedule={schedule}", "--set", f"save={run}")
             self.assert_same_losses(run, "one")
-        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(2, *two[:2], *parts, "train_iters=4")
         self.run_program("train", self.config, *parts, "train_iters=8")
         self.launch(4, "--set", "pipeline_parallel_size=4", *parts, "train_iters=12")
@@ -162,12 +162,13 @@ class SameRunTest(RanksTest):
         plan = self.run_program("plan", self.config, *two[:2], "--schedule").out
         self.assertRegex(plan, r"pipeline +2 stages, 1f1b: blocks of the parts ([13], [13]|2, 2);")
         self.assertRegex(plan, r"stage 1 +\. +f0")
-        plan = self.run_program("plan", self.config, *two, "pipeline_schedule=zb1p", "--schedule").out
+        plan = self.run_program("plan", self.config, *two, "pipeline.schedule=zb1p", "--schedule").out
         self.assertRegex(plan, r"stage 1 +\. +f0 +b0 +")
         self.assertRegex(plan, r"stage 1 .* w0 ")
 
     def test_workers_of_local_updates_go_on_and_are_counted(self):
-        local = ("--set", "local_steps=4", "--set", "data_parallel_replicate_size=2", "--set", "lr_decay_iters=12")
+        local = ("--set", "local_updates.steps=4", "--set", "data_parallel_replicate_size=2",
+                 "--set", "schedule.lr_decay_iters=12")
         self.launch(4, *local, "--set", "save=whole")
         self.launch(4, *local, "--set", "save=parts", "--set", "train_iters=8")
         self.launch(4, *local, "--set", "save=parts")
@@ -177,14 +178,16 @@ class SameRunTest(RanksTest):
         self.assertEqual({t["name"]: t["xxh3"] for t in whole}, {t["name"]: t["xxh3"] for t in parts})
         self.assertTrue(any(t["name"].startswith("worker1.m.") for t in whole))
         self.launch(2, *local, "--set", "save=parts", "--set", "train_iters=16")  # ranks of a worker are free
-        error = self.launch(2, "--set", "local_steps=4", "--set", "lr_decay_iters=12", "--set", "save=parts", "--set",
+        error = self.launch(2, "--set", "local_updates.steps=4", "--set", "schedule.lr_decay_iters=12",
+                            "--set", "save=parts", "--set",
                             "train_iters=20", code=USAGE).err
         self.assertIn("data_parallel_replicate_size", error)
         self.assertIn("saved with 2 workers", error)
         self.assertIn("2, as data_parallel_replicate_size", self.run_program("plan", self.config, *local).out)
 
     def test_workers_with_deltas_in_flight_go_on(self):
-        options = ("local_steps=4", "local_fragments=2", "outer_delay=1", "outer_mixing=0.5", "outer_delta_dtype=fp4",
+        options = ("local_updates.steps=4", "local_updates.fragments=2", "local_updates.outer_delay=1",
+                   "local_updates.outer_mixing=0.5", "local_updates.outer_delta_dtype=fp4",
                    "data_parallel_replicate_size=2", "zero_stage=0", "save_interval=6")  # a round ends with step 6
         local = [word for option in options for word in ("--set", option)]
         self.launch(2, *local, "--set", "save=whole")
@@ -199,8 +202,8 @@ class SameRunTest(RanksTest):
         self.assertEqual({t["name"]: t["xxh3"] for t in parts}, {t["name"]: t["xxh3"] for t in whole})
 
     def test_workers_that_compress_momentum_go_on_before_and_after_the_freeze(self):
-        one_bit = ("--set", "optimizer=onebit_adam", "--set", "freeze_step=6", "--set", "data_parallel_replicate_size=2",
-                   "--set", "lr_decay_iters=12")
+        one_bit = ("--set", "optimizer=onebit_adam", "--set", "adam.freeze_step=6", "--set", "data_parallel_replicate_size=2",
+                   "--set", "schedule.lr_decay_iters=12")
         self.launch(4, *one_bit, "--set", "zero_stage=2", "--set", "save=whole")
         for end in (4, 8, 12):
             self.launch(4, *one_bit, "--set", "zero_stage=2", "--set", "save=parts", "--set", f"train_iters={end}")
@@ -210,7 +213,7 @@ class SameRunTest(RanksTest):
         for step in range(1, 7):
             self.assertAlmostEqual(whole[step], plain[step], delta=1e-5 * plain[step])
         self.assertNotEqual(whole[12], plain[12])
-        error = self.launch(4, "--set", "optimizer=onebit_adam", "--set", "freeze_step=6", code=USAGE).err
+        error = self.launch(4, "--set", "optimizer=onebit_adam", "--set", "adam.freeze_step=6", code=USAGE).err
         self.assertIn("data_parallel_replicate_size: optimizer onebit_adam compresses", error)
         self.assertIn("set it to 4", error)
 
@@ -222,11 +225,12 @@ class SameRunTest(RanksTest):
         question = {"context": "word word", "choices": [" word", " zzzz"], "label": 0}
         (self.folder / "choices.jsonl").write_text((json.dumps(question) + "\n") * 3)
         self.run_program("train", self.config, "--set", "save=source", "--set", "train_iters=4", "--set",
-                         "lr_warmup_iters=1")
+                         "schedule.lr_warmup_iters=1")
         config = self.make_config(
             train_data="words/a_train_*.bin", valid_data="words/a_val_*.bin", train_iters=12, eval_interval=6,
-            eval_iters=3, micro_batch_size=1, device="cpu", reset_attention_mask=True, reset_position_ids=True,
-            eod_mask_loss=True, max_documents_per_sequence=4, multiple_choice_data="choices.jsonl", init_from="source")
+            eval_iters=3, micro_batch_size=1, device="cpu", multiple_choice_data="choices.jsonl", init_from="source",
+            documents={"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True,
+                       "max_per_sequence": 4})
         self.run_program("train", config, "--set", "save=one")
         choices = lambda run: [r for r in self.records(run) if r["event"] == "eval" and r["name"] == "choices"]
         for run, option in (("stage0", "zero_stage=0"), ("stage3", "zero_stage=3"),
@@ -312,7 +316,7 @@ class FailureTest(RanksTest):
     def test_a_rank_that_freezes_is_named_within_the_timeout(self):
         def freeze(turn):
             run = f"frozen{turn}"
-            processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=3", "--set", f"save={run}")
+            processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "timeouts.heartbeat=3", "--set", f"save={run}")
             self.assertTrue(self.wait_for_step(processes[0], 2, run=run))
             processes[1].send_signal(signal.SIGSTOP)
             begin = time.monotonic()
@@ -326,14 +330,14 @@ class FailureTest(RanksTest):
 
     def test_the_launcher_ends_a_frozen_rank_and_says_that_one_was_lost(self):
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000", "--set",
-                             "heartbeat_timeout=3", "--set", "save_interval=0")
+                             "timeouts.heartbeat=3", "--set", "save_interval=0")
         self.assertTrue(self.wait_for_step(process, 2))
         ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(ranks[1]), signal.SIGSTOP)
         self.expect_lost(process, 1, "rank 1 is stopped (SIGSTOP)")  # else it has 20 s to end by itself
 
     def test_a_rank_that_dies_before_it_joins_ends_the_launcher(self):
-        """The others wait for it: the launcher ends them long before distributed_timeout."""
+        """The others wait for it: the launcher ends them long before timeouts.connect."""
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and len(children.read_text().split()) < 2:
@@ -365,7 +369,7 @@ class FailureTest(RanksTest):
     def test_missing_ranks_are_named(self):
         for limit in (1, 10, 60):  # within which rank 0 may be late as well on a machine with other work
             process = self.start("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous",
-                                 f"127.0.0.1:{free_port()}", "--set", f"distributed_timeout={limit}",
+                                 f"127.0.0.1:{free_port()}", "--set", f"timeouts.connect={limit}",
                                  env={"XDG_RUNTIME_DIR": str(self.folder)})
             done = self.finish(process)
             self.assertEqual(done.code, PEER_LOST, str(done))

@@ -80,7 +80,7 @@ class SlurmTest(RanksTest):
         self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
 
     def test_a_name_that_does_not_resolve_is_said_soon(self):
-        done = self.srun("--set", "distributed_timeout=12")  # the virtual nodes have no names that resolve
+        done = self.srun("--set", "timeouts.connect=12")  # the virtual nodes have no names that resolve
         self.assertNotEqual(done.returncode, 0)
         said = done.stderr + done.stdout
         self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*trying on")

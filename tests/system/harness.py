@@ -33,13 +33,21 @@ TINY = {
     "global_batch_size": 4,
     "micro_batch_size": 2,
     "learning_rate": 1e-3,
-    "lr_warmup_iters": 5,
+    "schedule": {"lr_warmup_iters": 5},
     "precision": "fp32",
     "threads": 1,
-    "peak_tflops": 0.1,  # given, so that no start measures it
+    "logging": {"peak_tflops": 0.1},  # given, so that no start measures it
     "eval_interval": 0,
     "save_interval": 10,
 }
+
+
+def with_options(config, options):
+    """The configuration with other values of options; a section, such as {"lora": {"rank": 8}}, keeps its other options."""
+    into = dict(config)
+    for key, value in options.items():
+        into[key] = {**into.get(key, {}), **value} if isinstance(value, dict) else value
+    return into
 
 
 def write_shard(path, tokens, vocab_size=257):
@@ -87,12 +95,11 @@ class SystemTest(unittest.TestCase):
                     vocab_size)
 
     def make_config(self, name="tiny.json", **changes):
-        """A config file of the tiny run with data; model=... changes keys of the model."""
+        """A config file of the tiny run with data; model=... and other sections change some of their keys."""
         if not (self.folder / "data").exists():
             self.make_data()
         config = dict(TINY, save="run", train_data="data/*_train_*.bin", valid_data="data/*_val_*.bin")
-        config["model"] = dict(TINY["model"], **changes.pop("model", {}))
-        config.update(changes)
+        config = with_options(config, changes)
         path = self.folder / name
         path.write_text(json.dumps(config, indent=1))
         return path

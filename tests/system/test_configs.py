@@ -24,7 +24,7 @@ READ_AS = {"mup_base_width": r"\.mup_width\b", "min_difficulty": r"\bchunk_lengt
 class OptionsTest(unittest.TestCase):
     def test_every_option_is_read_by_the_program(self):
         source = ROOT / "src"
-        tables = [source / "config" / name for name in ("config_fields.cc", "optimizer_fields.cc")]
+        tables = [source / "config" / name for name in ("config_fields.cc", "optimizer_fields.cc", "loss_fields.cc")]
         fields = set(re.findall(r"&Config::(\w+)", "".join(table.read_text() for table in tables)))
         self.assertGreater(len(fields), 80)
         code = "\n".join(p.read_text() for p in source.rglob("*.cc") if p.parent.name != "config")
@@ -45,9 +45,9 @@ class ShippedConfigTest(SystemTest):
             model["value_embeddings"] = "[0, 0]"
         run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_val_*.bin", "save": "run",
                "train_iters": 2, "global_batch_size": 2, "seq_length": 32, "eval_interval": 2,
-               "eval_iters": 1, "lr_warmup_iters": 1, "threads": 1, "peak_tflops": 0.1, "save_interval": 1}
-        if "lr_wsd_decay_iters" in config:
-            run["lr_wsd_decay_iters"] = 1
+               "eval_iters": 1, "schedule.lr_warmup_iters": 1, "threads": 1, "logging.peak_tflops": 0.1, "save_interval": 1}
+        if "lr_wsd_decay_iters" in config["schedule"]:
+            run["schedule.lr_wsd_decay_iters"] = 1
         run.update({f"model.{k}": v for k, v in model.items()})
         return [part for key, value in run.items() for part in ("--set", f"{key}={value}")]
 
@@ -77,8 +77,8 @@ class ShippedConfigTest(SystemTest):
         sets = [*self.overrides(json.loads(path.read_text())), "--set", "precision=fp32"]
         of_bytes = {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
                     "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}
-        if "eod_token_id" in json.loads(path.read_text()):
-            of_bytes["eod_token_id"] = 256
+        if "documents" in json.loads(path.read_text()):
+            of_bytes["documents.eod_token_id"] = 256
         for key, value in of_bytes.items():
             sets += ["--set", f"{key}={value}"]
         self.run_program("train", path, *sets, "--set", "save=one")
@@ -126,7 +126,7 @@ class PlanTest(SystemTest):
         limit = f"memory_limit_gib={141e9 / 2**30}"
         done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", limit, code=DONE)
         self.assertIn("8.03G", done.out)
-        whole = ["--set", "master_weights=fp32", "--set", "exp_avg_dtype=fp32", "--set", "exp_avg_sq_dtype=fp32"]
+        whole = ["--set", "master_weights=fp32", "--set", "adam.exp_avg_dtype=fp32", "--set", "adam.exp_avg_sq_dtype=fp32"]
         self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", limit, *whole, code=USAGE)
 
     def test_plan_of_a_run_that_cannot_fit_says_so(self):

@@ -47,7 +47,7 @@ class FolderTest(SystemTest):
                              read_safetensors(GOLDEN / name / "model.safetensors"))
 
     def test_checkpoint_of_a_run_becomes_bf16(self):
-        self.run_program("train", self.make_config(train_iters=4, lr_warmup_iters=1))
+        self.run_program("train", self.make_config(train_iters=4, schedule={"lr_warmup_iters": 1}))
         self.run_program("export", "run", "out", "--dtype", "bf16")
         config = json.loads((self.folder / "out" / "config.json").read_text())
         self.assertEqual(config["torch_dtype"], "bfloat16")
@@ -107,7 +107,7 @@ class FolderTest(SystemTest):
                 self.assertLessEqual(abs(want[i * outputs + j] - got[i * outputs + j]), 0.153 * absmax[(j * inputs + i) // 64])
 
     def test_weights_in_int8_are_near_and_on_the_cpu(self):
-        self.run_program("train", self.make_config(train_iters=40, lr_warmup_iters=2))
+        self.run_program("train", self.make_config(train_iters=40, schedule={"lr_warmup_iters": 2}))
         loss = lambda *more: json.loads(self.run_program("eval", "run", "--data", "data/*.bin", "--samples", "8", "--json",
                                                          *more).out)["loss"]
         plain, int8, apart = loss(), loss("--weights", "int8"), loss("--weights", "llm_int8")
@@ -119,7 +119,7 @@ class FolderTest(SystemTest):
     def test_init_from_starts_where_the_weights_are(self):
         self.run_program("train", self.make_config(train_iters=60, learning_rate=3e-3))
         last = self.losses()[60]
-        config = json.loads(self.make_config(save="second", train_iters=3, lr_warmup_iters=1).read_text())
+        config = json.loads(self.make_config(save="second", train_iters=3, schedule={"lr_warmup_iters": 1}).read_text())
         del config["model"]
         (self.folder / "second.json").write_text(json.dumps(config))
         self.run_program("train", "second.json", "--init-from", "run")
@@ -129,7 +129,7 @@ class FolderTest(SystemTest):
         self.assertIn("weights of run/step-00000060", start["text"])
         # What has begun goes on: the weights are not taken again.
         self.run_program("train", "second.json", "--init-from", "run", "--set", "train_iters=4",
-                         "--set", "lr_decay_iters=3")
+                         "--set", "schedule.lr_decay_iters=3")
         self.assertEqual(max(self.losses("second")), 4)
 
     def test_init_from_another_shape_is_refused(self):
@@ -235,8 +235,9 @@ class PeftTest(SystemTest):
             run = f"{name}-run"
             vocab = json.loads((base / "config.json").read_text())["vocab_size"]
             write_shard(self.folder / f"{name}.bin", random_tokens(2000, vocab), vocab)
-            path = self.make_config(train_iters=8, lr_warmup_iters=1, learning_rate=0.02, save=run, seq_length=16,
-                                    init_from=str(base), lora_rank=3, lora_alpha=5, lora_variant=variant,
+            path = self.make_config(train_iters=8, schedule={"lr_warmup_iters": 1}, learning_rate=0.02, save=run,
+                                    seq_length=16,
+                                    init_from=str(base), lora={"rank": 3, "alpha": 5, "variant": variant},
                                     train_data=f"{name}.bin")
             config = json.loads(path.read_text())
             del config["model"], config["valid_data"]  # those of the folder; none
@@ -261,7 +262,8 @@ class BitsandbytesTest(SystemTest):
         for model in ({"model_type": "llama", "num_key_value_heads": 1, "intermediate_size": 128},  # its kernels take outputs by 32
                       {"model_type": "gpt2"}):
             run, base = "run-" + model["model_type"], "base-" + model["model_type"]
-            self.run_program("train", self.make_config(train_iters=3, lr_warmup_iters=1, save=run, model=size | model))
+            self.run_program("train", self.make_config(train_iters=3, schedule={"lr_warmup_iters": 1}, save=run,
+                                                       model=size | model))
             self.run_program("export", run, base, "--dtype", "f32")
             for dtype in ("nf4", "nf4_single"):
                 self.run_program("export", base, f"{base}-{dtype}", "--dtype", dtype)
@@ -385,7 +387,7 @@ class GgufTest(SystemTest):
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
         shape = {"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
                  "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-        self.run_program("train", self.make_config(train_iters=40, lr_warmup_iters=2, model=shape))
+        self.run_program("train", self.make_config(train_iters=40, schedule={"lr_warmup_iters": 2}, model=shape))
         text = ["--check", "data/*.bin", "--check-samples", "8", "--json"]
         calibrate = ["--calibrate", "data/*.bin", "--calibrate-samples", "16"]
         kl = {}
@@ -453,13 +455,14 @@ class GgufTest(SystemTest):
 
     def make_model(self, folder, vocab_size):
         shutil.rmtree(self.folder / "run", ignore_errors=True)
-        self.run_program("train", self.make_config(train_iters=1, lr_warmup_iters=0, model={"vocab_size": vocab_size}))
+        self.run_program("train", self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0},
+                                                   model={"vocab_size": vocab_size}))
         self.run_program("export", "run", folder)
 
     def test_bytes_are_a_vocabulary_too(self):
         (self.folder / "text.txt").write_text("some text " * 10000)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
-        self.run_program("train", self.make_config(train_iters=1, lr_warmup_iters=0))
+        self.run_program("train", self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0}))
         self.run_program("export", "run", "bytes.gguf", "--format", "gguf", "--dtype", "f16")
         fields = self.read("bytes.gguf")["fields"]
         self.assertEqual(fields["tokenizer.ggml.tokens"][97], "a")

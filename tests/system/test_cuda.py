@@ -9,7 +9,7 @@ import socket
 import unittest
 from pathlib import Path
 
-from harness import DONE, ERROR, PROGRAM, REQUEUE, USAGE, SystemTest
+from harness import DONE, ERROR, PROGRAM, REQUEUE, USAGE, SystemTest, with_options
 
 PEER_LOST = 4
 EMULATED = PROGRAM.parent / "tests" / "athanor_emulated"
@@ -25,9 +25,9 @@ class CudaTest(SystemTest):
     program = CUDA_PROGRAM
 
     def config(self, name="tiny.json", **changes):
-        base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda",
-                "autotune_seconds": 0, "tuning_cache": "none"}
-        return self.make_config(name, **{**base, **changes})
+        base = {"train_iters": 6, "schedule": {"lr_warmup_iters": 2, "lr_decay_iters": 6}, "save_interval": 3,
+                "device": "cuda", "autotune_seconds": 0, "tuning_cache": "none"}
+        return self.make_config(name, **with_options(base, changes))
 
     def curve(self, save, **changes):
         self.run_program("train", self.config(f"{save}.json", save=save, **changes))
@@ -91,7 +91,8 @@ class TrainingTest(CudaTest):
         chosen = (self.folder / "one" / "step-00000006" / "tuning.json").read_text()
         self.assertEqual(len(json.loads(chosen)["attention"]), 2)
         resumed = self.run_program("train",
-                                   self.config("one.json", save="one", train_iters=7, lr_decay_iters=7, **tried))
+                                   self.config("one.json", save="one", train_iters=7, schedule={"lr_decay_iters": 7},
+                                               **tried))
         self.assertNotIn("different ones", resumed.err)  # no search: the checkpoint's choices stand
         self.assertEqual((self.folder / "one" / "step-00000007" / "tuning.json").read_text(), chosen)
         cache.write_text("{")
@@ -131,7 +132,7 @@ class TrainingTest(CudaTest):
 
     def test_the_first_record_tells_whose_attention_and_why(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}
-        documents = {"reset_attention_mask": True, "eod_token_id": 0}
+        documents = {"documents": {"reset_attention_mask": True, "eod_token_id": 0}}
         for i, (changes, words) in enumerate(((dict(attention="builtin"), "by the program's own kernels: as configured"),
                                               (dict(attention="cudnn"), "by cuDNN's, as configured"),
                                               (documents, "by the program's own kernels, without autotuning"),
@@ -194,7 +195,7 @@ class SensorTest(CudaTest):
         self.assertNotIn("NVML", quiet.err + quiet.out)
         self.assertEqual(self.losses("without"), there)
         self.assertNotIn("gpu_watts", [r for r in self.records("without") if r["event"] == "step"][0])
-        debug = self.run_program("train", self.config("debug.json", save="debug", log_level="debug"),
+        debug = self.run_program("train", self.config("debug.json", save="debug", logging={"level": "debug"}),
                                  env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
         self.assertEqual(debug.err.count("Driver Not Loaded"), 1)
 
@@ -360,7 +361,8 @@ class ManyRanksTest(CudaTest):
     def test_two_ranks_on_one_gpu_are_refused_unless_allowed(self):
         done = self.launch(self.config(), EMULATED_GPUS="1", code=USAGE)
         self.assertIn("ranks 0 and 1 would share one GPU", done.err)
-        self.launch(self.config(train_iters=2, lr_decay_iters=2), EMULATED_GPUS="1", NCCL_MULTI_RANK_GPU_ENABLE="1")
+        self.launch(self.config(train_iters=2, schedule={"lr_decay_iters": 2}), EMULATED_GPUS="1",
+                    NCCL_MULTI_RANK_GPU_ENABLE="1")
 
     def test_what_fails_at_the_start_is_named(self):
         done = self.launch(self.config(), EMULATED_NCCL="none", code=ERROR)

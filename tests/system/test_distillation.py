@@ -7,18 +7,18 @@ class DistillationTest(SystemTest):
         config = self.make_config(train_iters=6)
         self.run_program("train", config, "--set", "save=teacher")
         student = ["train", config, "--set", "model.hidden_size=16", "--set", "model.intermediate_size=24", "--set",
-                   "teacher=teacher", "--set", "distill_temperature=2"]
+                   "distillation.teacher=teacher", "--set", "distillation.temperature=2"]
         self.run_program(*student, "--set", "save=whole")
         for record in self.records("whole"):
             if record["event"] == "step":
                 self.assertGreater(record["distill_loss"], 0)
         losses = self.losses("whole")
-        self.run_program(*student, "--set", "save=parts", "--set", "train_iters=3", "--set", "lr_decay_iters=6")
+        self.run_program(*student, "--set", "save=parts", "--set", "train_iters=3", "--set", "schedule.lr_decay_iters=6")
         self.run_program(*student, "--set", "save=parts")
         self.assertEqual(self.losses("parts"), losses)
         weights = [(self.folder / run / "step-00000006" / "model.safetensors").read_bytes() for run in ("whole", "parts")]
         self.assertEqual(*weights)
-        out = self.run_program("plan", config, "--set", "teacher=teacher").out
+        out = self.run_program("plan", config, "--set", "distillation.teacher=teacher").out
         self.assertIn("teacher", out)
         self.run_program("eval", "whole", "--data", "data/text_val_000000.bin")  # needs no teacher
 
@@ -26,11 +26,11 @@ class DistillationTest(SystemTest):
         config = self.make_config(train_iters=6)
         self.run_program("train", config, "--set", "save=teacher")
         for changes, says in [
-                (["teacher=nowhere"], "teacher: nowhere"),
-                (["teacher=teacher", "model.vocab_size=300"], "vocab_size 257"),
-                (["teacher=teacher", "model.max_position_embeddings=512", "seq_length=512"], "max_position_embeddings"),
-                (["teacher=teacher", "distill_loss=uld"], "teacher_logits"),
-                (["teacher=teacher", "distill_temperature=0"], "distill_temperature")]:
+                (["distillation.teacher=nowhere"], "teacher: nowhere"),
+                (["distillation.teacher=teacher", "model.vocab_size=300"], "vocab_size 257"),
+                (["distillation.teacher=teacher", "model.max_position_embeddings=512", "seq_length=512"], "max_position_embeddings"),
+                (["distillation.teacher=teacher", "distillation.loss=uld"], "distillation.teacher_logits"),
+                (["distillation.teacher=teacher", "distillation.temperature=0"], "distillation.temperature")]:
             flags = [word for change in changes for word in ("--set", change)]
             self.refused("train", config, "--set", "save=student", *flags, code=USAGE, says=says)
         self.assertEqual(self.losses("student"), {})
@@ -40,17 +40,17 @@ class DistillationTest(SystemTest):
         if not (self.folder / "teacher").exists():
             self.run_program("train", config, "--set", "save=teacher")
         launch = ["launch", "--ranks", str(ranks)] if ranks > 1 else []
-        out = self.run_program(*launch, "cache-logits", config, "teacher", "--set", f"teacher_logits={folder}", *flags)
-        return ["train", config, "--set", f"teacher_logits={folder}"], out
+        out = self.run_program(*launch, "cache-logits", config, "teacher", "--set", f"distillation.teacher_logits={folder}", *flags)
+        return ["train", config, "--set", f"distillation.teacher_logits={folder}"], out
 
     def test_all_cached_logits_teach_like_the_teacher_and_resume_exactly(self):
-        config = self.make_config(train_iters=6, distill_temperature=2, learning_rate=0.01)
+        config = self.make_config(train_iters=6, distillation={"temperature": 2}, learning_rate=0.01)
         student, _ = self.cache(config, "--top-k", "257", "--dtype", "f32")
         student += ["--set", "seed=7"]  # other weights and another order of the data
-        self.run_program("train", config, "--set", "teacher=teacher", "--set", "save=live", "--set", "seed=7")
+        self.run_program("train", config, "--set", "distillation.teacher=teacher", "--set", "save=live", "--set", "seed=7")
         self.run_program(*student, "--set", "save=whole")
         self.run_program("launch", "--ranks", "2", *student, "--set", "save=ranks", "--set", "tensor_parallel_size=2")
-        self.run_program("launch", "--ranks", "2", "train", config, "--set", "teacher=teacher", "--set", "save=live-ranks",
+        self.run_program("launch", "--ranks", "2", "train", config, "--set", "distillation.teacher=teacher", "--set", "save=live-ranks",
                          "--set", "seed=7", "--set", "tensor_parallel_size=2")
         self.run_program("launch", "--ranks", "2", *student, "--set", "save=stages", "--set", "pipeline_parallel_size=2",
                          "--set", "micro_batch_size=1")
@@ -59,7 +59,7 @@ class DistillationTest(SystemTest):
                 if live["event"] == "step":
                     for key in ("loss", "distill_loss"):
                         self.assertAlmostEqual(mine[key] / live[key], 1, delta=1e-4, msg=f"{run} {key} {live['step']}")
-        self.run_program(*student, "--set", "save=parts", "--set", "train_iters=3", "--set", "lr_decay_iters=6")
+        self.run_program(*student, "--set", "save=parts", "--set", "train_iters=3", "--set", "schedule.lr_decay_iters=6")
         self.run_program(*student, "--set", "save=parts")
         self.assertEqual(self.losses("parts"), self.losses("whole"))
 
@@ -74,7 +74,7 @@ class DistillationTest(SystemTest):
         self.cache(config, "--top-k", "8", "--batch", "3")
         self.assertEqual(shard.read_bytes(), before)
         self.run_program(*student)
-        plan = self.run_program("plan", config, "--set", "teacher_logits=cache").out
+        plan = self.run_program("plan", config, "--set", "distillation.teacher_logits=cache").out
         self.assertIn("teacher logits    8 of 257 at each position", plan)
         alone = self.run_program("plan", config).out
         flops = [next(line for line in text.splitlines() if line.startswith("FLOP per token")) for text in (plan, alone)]
@@ -85,7 +85,7 @@ class DistillationTest(SystemTest):
     def test_vocabularies_that_share_ids_are_compared_over_these_alone(self):
         config = self.make_config(train_iters=6)
         self.cache(config, "--top-k", "4")
-        more = ["--set", "model.vocab_size=300", "--set", "teacher_logits=more"]
+        more = ["--set", "model.vocab_size=300", "--set", "distillation.teacher_logits=more"]
         self.refused("cache-logits", config, "teacher", *more, code=USAGE, says="--common-vocab")
         self.run_program("cache-logits", config, "teacher", *more, "--common-vocab", "--top-k", "257")
         self.run_program("train", config, *more, "--set", "save=wider")
@@ -102,13 +102,14 @@ class DistillationTest(SystemTest):
         data = {name: {"train_data": f"{name}/*_train_*.bin", "valid_data": f"{name}/*_val_*.bin"} for name in ("bpe", "bytes")}
         teacher = self.make_config("teacher.json", train_iters=6, save="teacher", model={"vocab_size": 702}, **data["bpe"])
         self.run_program("train", teacher)
-        config = self.make_config("student.json", train_iters=6, teacher_logits="cache", distill_loss="uld", **data["bytes"])
+        config = self.make_config("student.json", train_iters=6, distillation={"teacher_logits": "cache", "loss": "uld"},
+                                  **data["bytes"])
         make = ["cache-logits", config, "teacher", "--top-k", "8"]
-        self.refused(*make, code=USAGE, says="--teacher-tokenizer for distill_loss uld")
+        self.refused(*make, code=USAGE, says="--teacher-tokenizer for distillation.loss uld")
         self.refused(*make, "--teacher-tokenizer", "bytes", code=USAGE, says="bytes has 257 tokens")
         made = self.run_program(*make, "--teacher-tokenizer", "teacher")
         self.assertRegex(made.out + made.err, r"[1-9][0-9.]*% of its positions end where the teacher's do")
-        self.refused("train", config, "--set", "distill_loss=kl", code=USAGE, says="set distill_loss to uld")
+        self.refused("train", config, "--set", "distillation.loss=kl", code=USAGE, says="set distillation.loss to uld")
         self.run_program("train", config, "--set", "save=student")
         steps = [record for record in self.records("student") if record["event"] == "step"]
         self.assertTrue(all(step["distill_loss"] > 0 for step in steps))
@@ -118,14 +119,14 @@ class DistillationTest(SystemTest):
         student, _ = self.cache(config, "--top-k", "4")
         self.make_data("others", tokens=5000)
         for changes, says in [
-                (["teacher_logits=nowhere"], "nowhere has no manifest.json"),
+                (["distillation.teacher_logits=nowhere"], "nowhere has no manifest.json"),
                 (["model.vocab_size=300"], "model.vocab_size 257, the run has 300"),
                 (["seq_length=16"], "seq_length 32, the run has 16"),
-                (["distill_temperature=2"], "distill_temperature 1, the run has 2"),
-                (["reset_attention_mask=true", "eod_token_id=0"], "documents"),
+                (["distillation.temperature=2"], "distillation.temperature 1, the run has 2"),
+                (["documents.reset_attention_mask=true", "documents.eod_token_id=0"], "documents"),
                 (["train_data=others/*_train_*.bin"], "is of other data")]:
             flags = [word for change in changes for word in ("--set", change)]
             self.refused(*student, "--set", "save=student", *flags, code=USAGE, says=says)
         self.assertFalse((self.folder / "student").exists())
-        self.refused("cache-logits", config, "teacher", "--set", "teacher_logits=cache", "--top-k", "5", code=USAGE,
+        self.refused("cache-logits", config, "teacher", "--set", "distillation.teacher_logits=cache", "--top-k", "5", code=USAGE,
                      says="top_k: it has 4, this would be 5")

@@ -11,7 +11,7 @@ import re
 import subprocess
 import unittest
 
-from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
+from harness import PROGRAM, ROOT, TIMEOUT, SystemTest, with_options
 
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
              "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
@@ -45,7 +45,7 @@ PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safete
                 "CHECKPOINT": "runs/mine", "FILE": "questions.jsonl",
                 "corpus/*.parquet": str(ROOT / "tests" / "data" / "fixtures" / "plain.parquet"), "N": "3", "M": "1"}
 
-SMALL = {"threads": 1, "peak_tflops": 0.1, "global_batch_size": 4, "precision": "fp32", "eval_iters": 1}
+SMALL = {"threads": 1, "logging": {"peak_tflops": 0.1}, "global_batch_size": 4, "precision": "fp32", "eval_iters": 1}
 SMALL_MODEL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
 INLINE = re.compile(r"^((build/)?athanor|scripts/\S+|tensorboard|sbatch|srun|mpirun) \S")
 
@@ -89,7 +89,7 @@ class Documents(SystemTest):
 
     def small(self, path, target, **changes):
         config = json.loads(path.read_text())
-        config.update({**SMALL, **changes})
+        config = with_options(config, {**SMALL, **changes})
         config["model"].update(SMALL_MODEL)
         if "intermediate_size" in config["model"]:
             config["model"]["intermediate_size"] = 32
@@ -107,15 +107,16 @@ class Documents(SystemTest):
             if path.name != "quickstart.json":
                 (here / "configs" / path.name).symlink_to(path)
         (here / "configs" / "recipes").symlink_to(ROOT / "configs" / "recipes")
-        self.small(ROOT / "configs" / "quickstart.json", here / "configs" / "quickstart.json", train_iters=60, lr_warmup_iters=5,
-                   save_interval=20)
+        self.small(ROOT / "configs" / "quickstart.json", here / "configs" / "quickstart.json", train_iters=60,
+                   schedule={"lr_warmup_iters": 5}, save_interval=20)
         text = (ROOT / "README.md").read_text() * 8
         (here / "book.txt").write_text(text)
         (here / "more.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.splitlines()[:200]))
         for prefix in ("runs/quickstart/data/text", "data/other"):
             self.run_program("tokenize", "--input", "book.txt", "--output-prefix", prefix)
         self.run_program("train", "configs/quickstart.json")
-        self.small(ROOT / "configs" / "quickstart.json", here / "short.json", train_iters=3, lr_warmup_iters=0, save="runs/short")
+        self.small(ROOT / "configs" / "quickstart.json", here / "short.json", train_iters=3,
+                   schedule={"lr_warmup_iters": 0}, save="runs/short")
 
     def shell(self, command):
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.folder, capture_output=True, text=True,

@@ -58,7 +58,7 @@ class ImageTest(SystemTest):
         write_shard(work / "text_train_0.bin", random_tokens(4000))
         config = json.loads((ROOT / "configs" / "quickstart.json").read_text())
         config.update({"save": "run", "train_data": "text_train_0.bin", "valid_data": [], "train_iters": 3, "seq_length": 32,
-                       "lr_warmup_iters": 0, "global_batch_size": 2, "log_interval": 1})
+                       "schedule": {"lr_warmup_iters": 0}, "global_batch_size": 2, "log_interval": 1})
         (work / "mine.json").write_text(json.dumps(config))
         os.chmod(work, 0o777)  # as a mounted folder of the user
         self.assertIn("iteration        3/       3", run("train", "mine.json"))

@@ -59,7 +59,7 @@ class CurvesBenchTest(SystemTest):
 
     def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
         self.make_data()
-        entry = "fp8_tensorwise:optimizer=adamw_8bit,min_8bit_size=1"
+        entry = "fp8_tensorwise:optimizer=adamw_8bit,adam.min_8bit_size=1"
         gradients = "bf16:grad_dtype=bf16,micro_batch_size=1"
         entries = ["fp8_tensorwise", "nvfp4", entry, gradients]
         self.bench("--precisions", *entries, "--seeds", "7", "--out", "found.json", "--table", "found.md")
@@ -122,8 +122,8 @@ class LadderTest(SystemTest):
         import ladder
         self.run_program("tokenize", "--input", ROOT / "README.md", "--output-prefix", "data/text", "--valid-every", "4")
         base = {"seq_length": 16, "global_batch_size": 4, "micro_batch_size": 2, "device": "cpu", "threads": 1, "precision": "fp32",
-                "train_data": "data/*_train_*.bin", "valid_data": "data/*_val_*.bin", "train_iters": 6, "lr_warmup_iters": 2,
-                "learning_rate": 0.004}
+                "train_data": "data/*_train_*.bin", "valid_data": "data/*_val_*.bin", "train_iters": 6,
+                "schedule": {"lr_warmup_iters": 2}, "learning_rate": 0.004}
         for number, (rung, (model, recipe)) in enumerate(ladder.rungs(2, 64).items()):
             with self.subTest(rung):
                 layers = "n_layer" if model["model_type"] == "gpt2" else "num_hidden_layers"
@@ -136,7 +136,7 @@ class LadderTest(SystemTest):
                     return self.losses(f"{run}{number}")
                 whole = train("whole")
                 self.assertEqual(len(whole), 6)
-                train("parts", "--set", "train_iters=3", "--set", "lr_decay_iters=6")
+                train("parts", "--set", "train_iters=3", "--set", "schedule.lr_decay_iters=6")
                 self.assertEqual(train("parts"), whole, "resumed")
                 shared = train("ranks", "--set", "zero_stage=2", before=("launch", "--ranks", "2", "train"))
                 for step, loss in whole.items():

@@ -15,7 +15,7 @@ class LostOutputTest(SystemTest):
                               stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, preexec_fn=preexec, check=False)
 
     def test_every_verb_says_that_its_result_is_lost(self):
-        config = self.make_config(train_iters=2, lr_warmup_iters=0, valid_data="data/*_val_*.bin")
+        config = self.make_config(train_iters=2, schedule={"lr_warmup_iters": 0}, valid_data="data/*_val_*.bin")
         self.run_program("train", config)
         step = "run/step-00000002"
         for arguments in (("--help",), ("--version",), ("train", "--help"), ("config", "validate", config), ("plan", config),
@@ -36,7 +36,7 @@ class LostOutputTest(SystemTest):
         self.assertEqual((done.returncode, done.stderr), (128 + signal.SIGPIPE, ""))
 
     def test_a_closed_stream_is_no_place_for_files(self):
-        config = self.make_config(train_iters=4, lr_warmup_iters=0)
+        config = self.make_config(train_iters=4, schedule={"lr_warmup_iters": 0})
         close = lambda: os.close(1)  # noqa: E731
         self.assertEqual(self.run_with_output(None, "plan", config, preexec=close).returncode, ERROR)
         done = self.run_with_output(None, "train", config, preexec=close)

@@ -36,7 +36,7 @@ class PlanTest(SystemTest):
         shares = []
         for peak, shown in ((0, "989T"), (989.4, "989T"), (1978.8, "1.98P")):
             out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set",
-                                   f"peak_tflops={peak}").out
+                                   f"logging.peak_tflops={peak}").out
             share, of = re.search(r"(\d+) % MFU of (\S+) FLOP/s", out).groups()
             self.assertEqual(of, shown)
             shares.append(int(share))
@@ -52,8 +52,8 @@ class PlanTest(SystemTest):
         tokens, recompute, _ = self.plan_on("h200", "llama-8b", "master_weights=bf16", "seq_length=8192")
         self.assertGreaterEqual(tokens, 8192)
         done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--set",
-                                "exp_avg_dtype=fp32", code=USAGE)
-        self.assertIn("smaller with exp_avg_dtype", done.err)
+                                "adam.exp_avg_dtype=fp32", code=USAGE)
+        self.assertIn("smaller with adam.exp_avg_dtype", done.err)
         done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
         self.assertIn("known are b200, h200, h100, a100", done.err)
 
@@ -62,44 +62,44 @@ class PlanTest(SystemTest):
             flags = [word for s in ("master_weights=split", "micro_batch_size=2", *sets) for word in ("--set", s)]
             return self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--gpu", "rtx4090", *flags, **code)
 
-        out = plan("offload_optimizer=cpu", "global_batch_size=4").out
+        out = plan("offload.optimizer=cpu", "global_batch_size=4").out
         self.assertRegex(out, r"host memory per rank[\s\S]*masters[\s\S]*optimizer[\s\S]*one pinned allocation, exact")
         link, exposed, share = re.search(r"host link .* back in each step, ([\d.]+) ms at 25.0G B/s each way at once, "
                                          r"of which ([\d.]+) ms, ([\d.]+) % of the step, are not hidden", out).groups()
         self.assertLess(float(exposed), float(link))
         batch = int(re.search(r"at most 5 % of a step from global_batch_size (\d+) on", out).group(1))
         self.assertGreater(float(share), 5)
-        more = plan("offload_optimizer=cpu", f"global_batch_size={batch}").out
+        more = plan("offload.optimizer=cpu", f"global_batch_size={batch}").out
         self.assertLessEqual(float(re.search(r"([\d.]+) % of the step, are not hidden", more).group(1)), 5.05)
-        self.assertNotIn("host link", plan("offload_optimizer=auto").out, "it fits")
-        done = plan("offload_optimizer=cpu", "host_memory_limit_gib=0.5", code=USAGE)
-        self.assertRegex(done.err, r"offload_optimizer keeps [\d.]+ MiB in pinned host memory.* but 512.0 MiB")
-        done = self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--set", "offload_optimizer=cpu",
+        self.assertNotIn("host link", plan("offload.optimizer=auto").out, "it fits")
+        done = plan("offload.optimizer=cpu", "offload.host_memory_limit_gib=0.5", code=USAGE)
+        self.assertRegex(done.err, r"offload.optimizer keeps [\d.]+ MiB in pinned host memory.* but 512.0 MiB")
+        done = self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--set", "offload.optimizer=cpu",
                                 "--set", "device=cpu", code=USAGE)
-        self.assertIn("offload_optimizer: cpu moves optimizer states from a GPU", done.err)
+        self.assertIn("offload.optimizer: cpu moves optimizer states from a GPU", done.err)
 
     def test_qlora_of_8b_fits_12_gib_and_of_70b_an_h200(self):
-        qlora = ["lora_rank=16", "base_precision=nf4", "init_from=base", "seq_length=2048", "micro_batch_size=1",
+        qlora = ["lora.rank=16", "lora.base_precision=nf4", "init_from=base", "seq_length=2048", "micro_batch_size=1",
                  "global_batch_size=16", "recompute_granularity=full"]
         large = ["model.hidden_size=8192", "model.num_hidden_layers=80", "model.num_attention_heads=64",
                  "model.intermediate_size=28672"]
         for limit, sets in ((12, []), (48, large)):
             for base, code in (("nf4", DONE), ("none", USAGE)):
-                flags = [word for s in (*qlora, *sets, f"base_precision={base}", f"memory_limit_gib={limit}")
+                flags = [word for s in (*qlora, *sets, f"lora.base_precision={base}", f"memory_limit_gib={limit}")
                          for word in ("--set", s)]
                 self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h200", *flags, code=code)
 
     def test_offload_of_10b_fits_24_gb_and_of_70b_an_h200(self):
         def plan(gpu, *sets, **code):
-            away = ["offload_optimizer=auto", "offload_activations=auto", "offload_params=auto",
-                    "recompute_granularity=full", "grad_dtype=bf16", "async_save=off"]
+            away = ["offload.optimizer=auto", "offload.activations=auto", "offload.params=auto",
+                    "recompute_granularity=full", "grad_dtype=bf16", "checkpoint.async_save=off"]
             flags = [word for s in (*away, *sets) for word in ("--set", s)]
             return self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", gpu, *flags, **code)
 
         def moved(out):
             return [int(n) for n in re.search(r"of (\d+) of (\d+) units are in host memory", out).groups()]
 
-        small = ["model.num_hidden_layers=42", "seq_length=1024", "micro_batch_size=16", "host_memory_limit_gib=104"]
+        small = ["model.num_hidden_layers=42", "seq_length=1024", "micro_batch_size=16", "offload.host_memory_limit_gib=104"]
         done = plan("rtx4090", *small)
         self.assertRegex(done.out, r"parameters +10\.2G")
         self.assertTrue(0 < moved(done.err)[0] < 44, done.err)
@@ -107,22 +107,22 @@ class PlanTest(SystemTest):
                                    r"back in each micro-batch.* at 25.0G B/s each way at once, of which [\d.]+ ms")
         size = int(re.search(r"hidden, but for the first unit of a pass, from micro_batch_size (\d+) on", done.out).group(1))
         self.assertTrue(1 < size < 16, size)
-        plan("rtx4090", *small, "offload_params=none", code=USAGE)
-        self.assertEqual(moved(plan("rtx4090", *small, "offload_params=cpu").err), [44, 44])
+        plan("rtx4090", *small, "offload.params=none", code=USAGE)
+        self.assertEqual(moved(plan("rtx4090", *small, "offload.params=cpu").err), [44, 44])
 
         large = ["model.hidden_size=8192", "model.num_hidden_layers=80", "model.num_attention_heads=64",
-                 "model.intermediate_size=28672", "seq_length=4096", "micro_batch_size=4", "host_memory_limit_gib=512"]
+                 "model.intermediate_size=28672", "seq_length=4096", "micro_batch_size=4", "offload.host_memory_limit_gib=512"]
         done = plan("h200", *large, "optimizer=adamw_8bit")
         self.assertRegex(done.out, r"parameters +70\.6G")
         self.assertTrue(30 < moved(done.err)[0] < 60, done.err)
         many = self.run_program("plan", ROOT / "configs" / "llama-3b.json", "--gpu", "h200", "--ranks", "2", "--set",
-                                "offload_params=cpu", "--set", "zero_stage=1", code=USAGE).err
-        self.assertIn("offload_params: works on one rank, or on ranks that share out weights", many)
+                                "offload.params=cpu", "--set", "zero_stage=1", code=USAGE).err
+        self.assertIn("offload.params: works on one rank, or on ranks that share out weights", many)
         done = plan("h200", *large, code=USAGE)
-        self.assertRegex(done.err, r"offload_params keeps [\d.]+ MiB in pinned host memory, but 524288.0 MiB")
+        self.assertRegex(done.err, r"offload.params keeps [\d.]+ MiB in pinned host memory, but 524288.0 MiB")
 
     def test_plan_tells_which_layers_are_faster_in_bf16(self):
-        """With what it suggests for fp8_exclude the plan is the one it promised, and suggests nothing more."""
+        """With what it suggests for fp8.exclude the plan is the one it promised, and suggests nothing more."""
         def plan(*sets):
             flags = [word for s in ("micro_batch_size=32", "seq_length=1024", *sets) for word in ("--set", s)]
             out = self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--gpu", "h200", *flags).out
@@ -133,20 +133,20 @@ class PlanTest(SystemTest):
             return {name: float(ms) for name, ms in re.findall(row, out, re.M)}
 
         out, ms = plan("precision=fp8_rowwise_gw_hp")
-        suggested = re.search(r'faster in bf16: "fp8_exclude": (\[.*\])', out).group(1)
+        suggested = re.search(r'faster in bf16: "fp8": {"exclude": (\[.*\])}', out).group(1)
         found = steps(out)
         self.assertEqual(len(found), 5, out)
         best = found.pop("all that are shorter, together")
         self.assertEqual({name for name, of in found.items() if of < ms}, set(json.loads(suggested)))
         for name, of in found.items():
-            self.assertAlmostEqual(plan("precision=fp8_rowwise_gw_hp", f'fp8_exclude=["{name}"]')[1], of, delta=0.1, msg=name)
-        left, reached = plan("precision=fp8_rowwise_gw_hp", f"fp8_exclude={suggested}")
+            self.assertAlmostEqual(plan("precision=fp8_rowwise_gw_hp", f'fp8.exclude=["{name}"]')[1], of, delta=0.1, msg=name)
+        left, reached = plan("precision=fp8_rowwise_gw_hp", f"fp8.exclude={suggested}")
         self.assertAlmostEqual(reached, best, delta=0.1)
         self.assertIn("none of them is faster in bf16", left)
-        one = plan("precision=fp8_rowwise_gw_hp", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        one = plan("precision=fp8_rowwise_gw_hp", "fp8.exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
         (last,) = steps(one).values()
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="without the only layer that is left")
-        head = plan("precision=fp8_rowwise_gw_hp", "fp8_lm_head=true", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        head = plan("precision=fp8_rowwise_gw_hp", "fp8.lm_head=true", "fp8.exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
         (last,) = steps(head).values()
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="a head alone is not in 8 bits either")
         self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
@@ -453,7 +453,7 @@ class PlanTest(SystemTest):
 
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
-        common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
+        common = dict(model=model, train_iters=3, schedule={"lr_warmup_iters": 0}, runtime_reserve_mib=0, micro_batch_size=4)
         plans = [self.run_program("plan", self.make_config("plan.json", **common, recompute_granularity=mode)).out
                  for mode in ("none", "full")]
         none, full = (float(re.search(r"total +([\d.]+) MiB", out).group(1)) for out in plans)

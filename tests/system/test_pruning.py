@@ -19,7 +19,7 @@ def tensors(folder):
 
 class PruningTest(SystemTest):
     def test_pruned_weights_are_zero_in_files_and_after_a_resume(self):
-        config = self.make_config(train_iters=8, prune_sparsity=0.5, prune_start=2, prune_end=6, prune_interval=2)
+        config = self.make_config(train_iters=8, pruning={"sparsity": 0.5, "start": 2, "end": 6, "interval": 2})
         self.run_program("train", config, "--set", "save=whole", "--set", "save_interval=5")
         self.assertEqual([r["sparsity"] for r in self.records("whole") if r["event"] == "step"],
                          [0, 0, 0, 0, 0.4375, 0.4375, 0.5, 0.5])
@@ -40,9 +40,9 @@ class PruningTest(SystemTest):
     def test_a_lottery_ticket_goes_on_from_a_step_with_the_mask_of_another(self):
         config = self.make_config(train_iters=8, save_interval=4)
         self.train(config, "dense")
-        rewind = ["load=dense", "load_step=4", "prune_mask_from=dense"]
-        self.train(config, "empty", *rewind, "prune_sparsity=1e-9")
-        self.train(config, "ticket", *rewind, "prune_sparsity=0.2", "save_interval=6")
+        rewind = ["load=dense", "load_step=4", "pruning.mask_from=dense"]
+        self.train(config, "empty", *rewind, "pruning.sparsity=1e-9")
+        self.train(config, "ticket", *rewind, "pruning.sparsity=0.2", "save_interval=6")
 
         def series(run):
             steps = [r for r in self.records(run) if r["event"] == "step" and r["step"] > 4]
@@ -63,10 +63,10 @@ class PruningTest(SystemTest):
         self.assertRegex(out, r"h\.0\.mlp\.c_fc\.weight .* 20\.0\d %")
         # The mask is the run's own from then on.
         shutil.rmtree(self.folder / "dense")
-        self.train(config, "resumed", "load=ticket/step-00000006", "prune_mask_from=dense", "prune_sparsity=0.2")
+        self.train(config, "resumed", "load=ticket/step-00000006", "pruning.mask_from=dense", "pruning.sparsity=0.2")
         for name in ("model.safetensors", "optimizer.safetensors"):
             self.assertEqual(*[(self.folder / run / "step-00000008" / name).read_bytes() for run in ("ticket", "resumed")], name)
-        self.train(config, "second", "load=ticket/step-00000006", "prune_mask_from=ticket", "prune_sparsity=0.36")
+        self.train(config, "second", "load=ticket/step-00000006", "pruning.mask_from=ticket", "pruning.sparsity=0.36")
         second = dict(tensors(self.folder / "second" / "step-00000008"))
         for name, values in ticket.items():
             if name.endswith("c_fc.weight"):
@@ -75,8 +75,8 @@ class PruningTest(SystemTest):
 
     def test_weights_trained_by_srste_are_dense_in_checkpoints_and_sparse_for_readers(self):
         llama = {"model_type": "llama", "intermediate_size": 64}
-        config = self.make_config(train_iters=8, save_interval=4, eval_interval=8, precision="bf16", model=llama, prune_sparsity=0.5,
-                                  prune_pattern="2:4", prune_method="srste", srste_decay=0.01, optimizer="muon")
+        config = self.make_config(train_iters=8, save_interval=4, eval_interval=8, precision="bf16", model=llama, optimizer="muon",
+                                  pruning={"sparsity": 0.5, "pattern": "2:4", "method": "srste", "srste_decay": 0.01})
         self.train(config, "whole")
         self.train(config, "parts", "load=whole/step-00000004")
         ends = [self.folder / run / "step-00000008" for run in ("whole", "parts")]

@@ -108,7 +108,7 @@ def adopt_orphans(adopt):
 class SweepTest(SystemTest):
     def setUp(self):
         super().setUp()
-        self.config = self.make_config(train_iters=6, lr_warmup_iters=1, eval_interval=6, eval_iters=1)
+        self.config = self.make_config(train_iters=6, schedule={"lr_warmup_iters": 1}, eval_interval=6, eval_iters=1)
 
     def sweep(self, *more, code=DONE):
         return self.run_program("sweep", self.config, "--set", "learning_rate=1e-3,3e-3", "--set", "seed=1,2",
@@ -245,8 +245,8 @@ class SweepTest(SystemTest):
 class CompareTest(SystemTest):
     def setUp(self):
         super().setUp()
-        self.config = self.make_config(train_iters=12, lr_warmup_iters=1, eval_interval=6, eval_iters=1,
-                                       precision="fp8_tensorwise", fp8_format="e4m3")
+        self.config = self.make_config(train_iters=12, schedule={"lr_warmup_iters": 1}, eval_interval=6, eval_iters=1,
+                                       precision="fp8_tensorwise", fp8={"format": "e4m3"})
 
     def test_two_runs_and_what_tells_them_apart(self):
         done = self.run_program("compare", self.config, "-o", "both")
@@ -270,7 +270,7 @@ class CompareTest(SystemTest):
         self.assertIn("gap of the held-out loss to bf16", again.err)
 
     def test_what_cannot_be_compared_is_refused(self):
-        self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8_format=auto", "-o", "both", code=USAGE,
+        self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8.format=auto", "-o", "both", code=USAGE,
                      says=["precision bf16 quantizes nothing"])
         self.refused("compare", self.config, "--reference", "mxfp8", "-o", "both", code=USAGE, says=["--reference", "mxfp8"])
         self.refused("compare", self.config, "--summary", "-o", "both", code=USAGE, says=["metrics.jsonl"])

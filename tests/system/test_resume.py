@@ -101,7 +101,7 @@ class StopSignalTest(ResumeTest):
         # A step of this model takes long enough that the second signal surely meets the first one's step, although it
         # comes more than a second later: earlier it would be part of the first request.
         config = self.make_config("slow.json", train_iters=1000, global_batch_size=2048, seq_length=32, save="slow",
-                                  exit_signal_budget=600,
+                                  checkpoint={"exit_signal_budget": 600},
                                   model={"hidden_size": 128, "num_hidden_layers": 4})
         for turn in range(ATTEMPTS):
             run = f"slow-{turn}"
@@ -190,8 +190,10 @@ class PackedResumeTest(SystemTest):
         (self.folder / "choices.jsonl").write_text(json.dumps(question) + "\n")
         config = self.make_config(
             train_data=[{"path": "data/a_train_*.bin", "weight": 2}, "data/b_train_*.bin"],
-            valid_data="data/a_train_*.bin", reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True,
-            max_documents_per_sequence=4, multiple_choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
+            valid_data="data/a_train_*.bin", multiple_choice_data="choices.jsonl", eval_interval=20,
+            documents={"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True,
+                       "max_per_sequence": 4},
+            schedule={"lr_decay_iters": 60})
         self.run_program("train", config, "--set", "save=whole")
         for last in (17, 38, 60):
             self.run_program("train", config, "--set", f"train_iters={last}")

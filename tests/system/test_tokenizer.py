@@ -76,7 +76,7 @@ class TokenizerTest(SystemTest):
         entries = [{"path": f"data/{name}_train_*.bin", "name": name, "weight": weight} for name, weight in (("web", 3), ("code", 1))]
         change = {"train_data": entries, "train_data_stages": [{"from_tokens": 640, "weights": {"web": 0}}],
                   "valid_data": [{"path": f"data/{name}_val_*.bin", "name": name} for name in ("web", "code")],
-                  "fim_rate": 0.5, "fim_tokens": names, "model": {"vocab_size": 708}, "train_iters": 10, "eval_interval": 10}
+                  "fim": {"rate": 0.5, "tokens": names}, "model": {"vocab_size": 708}, "train_iters": 10, "eval_interval": 10}
         config = self.make_config(**change)
         done = self.run_program("train", config)
         self.assertIn("epochs of its entries in 10 steps: web", done.err)
@@ -86,13 +86,14 @@ class TokenizerTest(SystemTest):
         self.assertEqual([s["name"] for s in told["sources"]], ["web", "code"])
         rows = self.dumped_tokens(config, 10)
         self.assertGreater(min(rows.count(702 + i) for i in range(3)), 10)
-        characters = self.dumped_tokens(self.make_config("characters.json", **dict(change, fim_level="character")), 10)
+        characters = self.dumped_tokens(self.make_config("characters.json", **dict(change, fim={**change["fim"], "level": "character"})), 10)
         self.assertEqual([len(characters), characters.count(700)], [len(rows), rows.count(700)])
         self.assertNotEqual(characters, rows)
-        self.make_config("wrong.json", **dict(change, fim_level="character", fim_tokens=[1, 2, 3], model={"vocab_size": 704}))
-        self.refused("train", "wrong.json", code=USAGE, says=["fim_level", "705", "model.vocab_size 704"])
-        self.make_config("wrong.json", **dict(change, fim_tokens=[*names[:2], "<fim_muddle>"]))
-        self.refused("train", "wrong.json", code=USAGE, says=["fim_tokens", "<fim_muddle>"])
+        self.make_config("wrong.json", **dict(change, model={"vocab_size": 704},
+                                            fim={"rate": 0.5, "level": "character", "tokens": [1, 2, 3]}))
+        self.refused("train", "wrong.json", code=USAGE, says=["fim.level", "705", "model.vocab_size 704"])
+        self.make_config("wrong.json", **dict(change, fim={"rate": 0.5, "tokens": [*names[:2], "<fim_muddle>"]}))
+        self.refused("train", "wrong.json", code=USAGE, says=["fim.tokens", "<fim_muddle>"])
         self.make_config("wrong.json", **dict(change, train_data_stages=[{"from_tokens": 9, "weights": {"wbe": 1}}]))
         self.refused("train", "wrong.json", code=USAGE, says=["train_data_stages[0].weights", "wbe", "web, code"])
         (self.folder / "prompts.txt").write_text("".join(f"the {i} {'times ' * (i % 4)}\n" for i in range(11)))
@@ -114,7 +115,7 @@ class TokenizerTest(SystemTest):
         self.assertIn(line.strip(), info)
         self.assertRegex(info, r'%  \d+  " \w+"')  # a frequent token with its space
         self.run_program("train", self.make_config(model={"vocab_size": 620}, eval_interval=4, train_iters=4,
-                                                   lr_warmup_iters=0))
+                                                   schedule={"lr_warmup_iters": 0}))
         self.assertGreater([r for r in self.records() if r["event"] == "eval"][-1]["bits_per_byte"], 0)
         newest = self.folder / "run" / self.checkpoints()[-1]
         self.run_program("export", newest, "exported")
@@ -156,7 +157,7 @@ class TokenizerTest(SystemTest):
         lengths = {number: len(token) for token, number in vocabulary.items()}  # one character stands for a byte
         lengths[eod] = 0
         self.run_program("train", self.make_config(model={"vocab_size": 1 + max(lengths)}, eval_interval=4, eval_iters=0,
-                                                   seq_length=T, train_iters=4, lr_warmup_iters=0))
+                                                   seq_length=T, train_iters=4, schedule={"lr_warmup_iters": 0}))
         record = [r for r in self.records() if r["event"] == "eval"][-1]
         tokens = array.array("H", (self.folder / "data" / "text_val_000000.bin").read_bytes()[1024:])
         predicted = tokens[1:1 + (len(tokens) - 1) // T * T]
@@ -171,9 +172,10 @@ class TokenizerTest(SystemTest):
         documents = [bytes(97 + (n + i) % 26 for i in range(n * n % 23)) for n in range(700)]
         (self.folder / "lines.jsonl").write_text("".join(json.dumps({"text": d.decode()}) + "\n" for d in documents))
         self.run_program("tokenize", "lines.jsonl", "--output-prefix", "data/text", "--valid-every", "0")
-        config = self.make_config(packing="best_fit", bos_token_id=257, packing_documents=100, seq_length=T,
-                                  reset_attention_mask=True, eod_mask_loss=True, valid_data=[], model={"vocab_size": 258}, train_iters=12,
-                                  save_interval=4, max_documents_per_sequence=16)
+        packed = {"packing": "best_fit", "bos_token_id": 257, "packing_documents": 100, "reset_attention_mask": True,
+                  "eod_mask_loss": True, "max_per_sequence": 16}
+        config = self.make_config(documents=packed, seq_length=T, valid_data=[], model={"vocab_size": 258},
+                                  train_iters=12, save_interval=4)
         done = self.run_program("train", config)
         self.assertIn("best-fit packed", done.out + done.err)
         rows = self.dumped_tokens(config, 12)
@@ -188,7 +190,7 @@ class TokenizerTest(SystemTest):
             shutil.rmtree(self.folder / "run" / step)
         self.run_program("train", config)
         self.assertEqual(self.losses(), first)
-        self.refused("train", config, "--set", "packing_documents=99", code=USAGE, says=["packing_documents"])
+        self.refused("train", config, "--set", "documents.packing_documents=99", code=USAGE, says=["documents.packing_documents"])
 
     def test_ids_of_other_implementations(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)

@@ -221,7 +221,7 @@ class DataTest(TrainedTest):
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "megatron/text", "--output-format",
                          "megatron")
         self.run_program("data", "verify", "megatron/*.bin")
-        common = dict(train_iters=3, save_interval=0, lr_warmup_iters=0)
+        common = dict(train_iters=3, save_interval=0, schedule={"lr_warmup_iters": 0})
         losses = []
         for folder in ("data", "megatron"):
             config = self.maker.make_config(f"{folder}.json", train_data=f"{folder}/text_train_*.bin",
@@ -248,7 +248,7 @@ class DataTest(TrainedTest):
         done = self.run_program("data", "dump", config, "x", "--steps", str(10**12), code=USAGE)
         self.assertIn("--first", done.err)
         self.run_program("data", "dump", config, "packed.safetensors", "--steps", "6", "--set",
-                         "reset_attention_mask=true", "--set", "reset_position_ids=true")
+                         "documents.reset_attention_mask=true", "--set", "documents.reset_position_ids=true")
         packed = read_safetensors(self.maker.folder / "packed.safetensors")
         self.assertEqual(packed["tokens"], everything["tokens"])
         (_, _, most, two), documents = packed["documents"]
@@ -261,8 +261,8 @@ class DataTest(TrainedTest):
                 lengths.append(length)
                 self.assertEqual(positions[row * 32 + begin:row * 32 + begin + length], tuple(range(length)))
             self.assertEqual(sum(lengths), 32)
-        self.run_program("data", "dump", config, "chunks.safetensors", "--steps", "5", "--set", "total_curriculum_step=4",
-                         "--set", "min_difficulty=8")
+        self.run_program("data", "dump", config, "chunks.safetensors", "--steps", "5", "--set", "curriculum.total_curriculum_step=4",
+                         "--set", "curriculum.min_difficulty=8")
         chunks = read_safetensors(self.maker.folder / "chunks.safetensors")
         self.assertEqual(chunks["tokens"], ([5, 4, 32], tokens[:5 * 128]))
         self.assertEqual(chunks["targets"], ([5, 4, 32], targets[:5 * 128]))
@@ -376,7 +376,7 @@ class CommandTest(SystemTest):
         self.run_program("check-backend", self.make_config(), "--steps", "2")
 
     def test_config_from_standard_input(self):
-        config = self.make_config(train_iters=2, lr_warmup_iters=1)
+        config = self.make_config(train_iters=2, schedule={"lr_warmup_iters": 1})
         done = subprocess.run([PROGRAM, "train", "-"], input=config.read_bytes(), cwd=self.folder, capture_output=True)
         self.assertEqual(done.returncode, DONE, done.stderr)
         self.assertEqual(self.checkpoints(), ["step-00000002"])

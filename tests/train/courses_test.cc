@@ -13,9 +13,10 @@ namespace {
 
 // Schedules of the learning rate, momentum, weight decay and batch size, and the window of spike detection.
 TEST_F(TrainerTest, CoursesResumeToTheBit) {
-  const std::vector<std::string> set = {
-      "lr_decay_style=1cycle", "weight_decay_style=linear", "end_weight_decay=0.5",     "z_loss=0.01",
-      "loss_spike_zscore=6",   "lr_decay_iters=8",          "rampup_batch_size=[2,2,8]"};
+  const std::vector<std::string> set = {"schedule.lr_decay_style=1cycle", "schedule.weight_decay_style=linear",
+                                        "schedule.end_weight_decay=0.5",  "z_loss=0.01",
+                                        "loss_spikes.zscore=6",           "schedule.lr_decay_iters=8",
+                                        "rampup_batch_size=[2,2,8]"};
   const auto with = [&](const std::string& name, int64_t steps) {
     auto all = set;
     all.push_back(cat("train_iters=", steps));
@@ -39,16 +40,17 @@ TEST_F(TrainerTest, CoursesResumeToTheBit) {
 
 // Half of global_batch_size is a power of two smaller, so that not even rounding distinguishes the two runs.
 TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
-  ASSERT_EQ(run(config("small", {"global_batch_size=2", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
-  ASSERT_EQ(run(config("ramp", {"rampup_batch_size=[2,2,8]", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("small", {"global_batch_size=2", "train_iters=4", "schedule.lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("ramp", {"rampup_batch_size=[2,2,8]", "train_iters=4", "schedule.lr_decay_iters=8"})),
+            Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes("small", 4, file), bytes("ramp", 4, file)) << file;
 }
 
 // Chunks of 4, 8, 8, 12 and 12 tokens, then whole sequences of 16.
 TEST_F(TrainerTest, SequencesWarmUp) {
-  const std::vector<std::string> warm_up = {"total_curriculum_step=6", "min_difficulty=4", "difficulty_step=4",
-                                            "lr_decay_iters=8"};
+  const std::vector<std::string> warm_up = {"curriculum.total_curriculum_step=6", "curriculum.min_difficulty=4",
+                                            "curriculum.difficulty_step=4", "schedule.lr_decay_iters=8"};
   const auto with = [&](const std::string& name, int64_t steps, std::vector<std::string> more = {}) {
     more.insert(more.begin(), warm_up.begin(), warm_up.end());
     more.push_back(cat("train_iters=", steps));
@@ -60,9 +62,9 @@ TEST_F(TrainerTest, SequencesWarmUp) {
   for (const StepMetrics& m : history("parts").steps) lengths.push_back(m.chunk_length.value_or(0));
   EXPECT_EQ(lengths, (std::vector<int64_t>{4, 8, 8, 12, 12, 16, 16, 16}));
   ASSERT_EQ(run(with("warm", 5)), Exit::done);  // the next step uses whole sequences
-  ASSERT_EQ(run(with("warm", 8, {"total_curriculum_step=0"})), Exit::done);
+  ASSERT_EQ(run(with("warm", 8, {"curriculum.total_curriculum_step=0"})), Exit::done);
   ASSERT_EQ(run(with("cold", 4)), Exit::done);
-  ASSERT_EQ(run(with("cold", 8, {"total_curriculum_step=0"})), Exit::done);
+  ASSERT_EQ(run(with("cold", 8, {"curriculum.total_curriculum_step=0"})), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
     EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
     EXPECT_EQ(bytes("whole", 8, file), bytes("warm", 8, file)) << file;
@@ -73,7 +75,7 @@ TEST_F(TrainerTest, SequencesWarmUp) {
 // Sliding-window layers attend to 2 tokens for three steps, to 5 for three more, then to 8; also after a resume.
 TEST_F(TrainerTest, WindowsGrow) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& schedule, int window) {
-    return config(name, {"model.model_type=mistral", cat("model.sliding_window=", window), "lr_decay_iters=8",
+    return config(name, {"model.model_type=mistral", cat("model.sliding_window=", window), "schedule.lr_decay_iters=8",
                          cat("train_iters=", steps), "sliding_window_schedule=" + schedule});
   };
   const std::string grows = "[[0,2],[3,5],[6,8]]";
@@ -92,7 +94,7 @@ TEST_F(TrainerTest, WindowsGrow) {
 // The second token ahead counts less from step to step, then nothing, also where a run goes on.
 TEST_F(TrainerTest, WeightsOfTokensFurtherAheadFall) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& entries) {
-    return config(name, {"lr_decay_iters=8", cat("train_iters=", steps), "multi_token_prediction=" + entries});
+    return config(name, {"schedule.lr_decay_iters=8", cat("train_iters=", steps), "multi_token_prediction=" + entries});
   };
   const std::string falls = R"([{"weight": 0.5, "decay_start": 2, "decay_end": 6}])";
   ASSERT_EQ(run(with("whole", 8, falls)), Exit::done);
@@ -107,10 +109,12 @@ TEST_F(TrainerTest, WeightsOfTokensFurtherAheadFall) {
 
 // Evaluations are of whole sequences throughout, and the tokens of a step do not change.
 TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
-  const std::vector<std::string> still = {"learning_rate=1e-30", "min_lr=0", "train_iters=4", "lr_decay_iters=8"};
+  const std::vector<std::string> still = {"learning_rate=1e-30", "schedule.min_lr=0", "train_iters=4",
+                                          "schedule.lr_decay_iters=8"};
   ASSERT_EQ(run(config("without", still)), Exit::done);
   auto chunks = still;
-  chunks.insert(chunks.end(), {"total_curriculum_step=100", "min_difficulty=4", "difficulty_step=4"});
+  chunks.insert(chunks.end(), {"curriculum.total_curriculum_step=100", "curriculum.min_difficulty=4",
+                               "curriculum.difficulty_step=4"});
   ASSERT_EQ(run(config("with", chunks)), Exit::done);
   const RunRecords a = history("without"), b = history("with");
   ASSERT_FALSE(a.evals.empty());
@@ -142,7 +146,7 @@ TEST_F(TrainerTest, ALossEndsTheRun) {
 TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "train_iters=5"};
   auto with = set;
-  with.push_back("log_quantization_interval=2");
+  with.push_back("logging.quantization_interval=2");
   ASSERT_EQ(run(config("without", set)), Exit::done);
   ASSERT_EQ(run(config("with", with)), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
@@ -161,7 +165,7 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
 // The run resumes between two records.
 TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "eval_interval=0",
-                                        "log_quantization_interval=5", "save_interval=3"};
+                                        "logging.quantization_interval=5", "save_interval=3"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto resumed = set;
   resumed.push_back(cat("load=", dir_.path(), "/whole/", step_folder(3)));
@@ -177,7 +181,7 @@ TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
   EXPECT_EQ(bytes("parts", 6, "state.json"), bytes("whole", 6, "state.json"));
 
   auto silent = resumed;
-  silent.push_back("log_quantization_interval=0");
+  silent.push_back("logging.quantization_interval=0");
   ASSERT_EQ(run(config("silent", silent)), Exit::done);
   EXPECT_EQ(bytes("silent", 6, "state.json").find("quantized"), std::string::npos);
 }
@@ -187,7 +191,7 @@ TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
   const std::vector<std::string> set = {"model.model_type=olmoe",      "model.num_key_value_heads=2",
                                         "model.num_experts=5",         "model.num_experts_per_tok=1",
                                         "model.initializer_range=0.5", "eval_interval=0",
-                                        "log_routing_interval=2",      "save_interval=3"};
+                                        "logging.routing_interval=2",  "save_interval=3"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto resumed = set;
   resumed.push_back(cat("load=", dir_.path(), "/whole/", step_folder(3)));
@@ -204,7 +208,7 @@ TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
   for (const int64_t step : {6, 8}) EXPECT_EQ(bytes("parts", step, "state.json"), bytes("whole", step, "state.json"));
 
   auto silent = resumed;
-  silent.push_back("log_routing_interval=0");
+  silent.push_back("logging.routing_interval=0");
   ASSERT_EQ(run(config("silent", silent)), Exit::done);
   EXPECT_EQ(bytes("silent", 6, "state.json").find("routing"), std::string::npos);
 }
@@ -248,20 +252,20 @@ TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
 TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
   const std::vector<std::string> set = {"micro_batch_size=1", "train_iters=4"};
   ASSERT_EQ(run(config("without", set)), Exit::done);
-  ASSERT_EQ(run(config("with", {set[0], set[1], "log_noise_scale=true"})), Exit::done);
+  ASSERT_EQ(run(config("with", {set[0], set[1], "logging.noise_scale=true"})), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes("without", 4, file), bytes("with", 4, file)) << file;
   EXPECT_FALSE(history("without").steps.back().noise_scale);
   const auto steps = history("with").steps;
   EXPECT_TRUE(
       std::any_of(steps.begin(), steps.end(), [](const StepMetrics& m) { return m.noise_scale.value_or(0) > 0; }));
-  ASSERT_EQ(run(config("one", {"micro_batch_size=4", "log_noise_scale=true", "train_iters=4"})), Exit::done);
+  ASSERT_EQ(run(config("one", {"micro_batch_size=4", "logging.noise_scale=true", "train_iters=4"})), Exit::done);
   EXPECT_FALSE(history("one").steps.back().noise_scale);
-  EXPECT_NE(events("one", EventKind::warn).at(0).text.find("log_noise_scale"), std::string::npos);
+  EXPECT_NE(events("one", EventKind::warn).at(0).text.find("logging.noise_scale"), std::string::npos);
 }
 
 TEST_F(TrainerTest, TheNoiseScaleOfAResumedRunIsThatOfAWholeOne) {
-  const std::vector<std::string> set = {"micro_batch_size=1", "log_noise_scale=true", "lr_decay_iters=8"};
+  const std::vector<std::string> set = {"micro_batch_size=1", "logging.noise_scale=true", "schedule.lr_decay_iters=8"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   for (const char* steps : {"train_iters=3", "train_iters=8"})
     ASSERT_EQ(run(config("parts", {set[0], set[1], set[2], steps})), Exit::done);
@@ -298,7 +302,8 @@ TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
 TEST_F(TrainerTest, AnotherHorizonIsABranch) {
   ASSERT_EQ(run(config("r", {"train_iters=4"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=6"})), Exit::done);
-  ASSERT_EQ(run(config("r", {"train_iters=7", "lr_decay_iters=6"})), Exit::done);  // longer, with the same schedule
+  ASSERT_EQ(run(config("r", {"train_iters=7", "schedule.lr_decay_iters=6"})),
+            Exit::done);  // longer, with the same schedule
   const auto branches = events("r", EventKind::branch);
   ASSERT_EQ(branches.size(), 1u);
   EXPECT_EQ(branches[0].step, 4);
@@ -314,7 +319,7 @@ TEST_F(TrainerTest, AnotherHorizonIsABranch) {
 
 TEST_F(TrainerTest, SpikesAreSkippedAndLogged) {
   write_dull_shard("data.bin", {900, 901, 902});
-  ASSERT_EQ(run(config("r", {"train_iters=280", "loss_spike_zscore=6", "eval_interval=0"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=280", "loss_spikes.zscore=6", "eval_interval=0"})), Exit::done);
   const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
   ASSERT_FALSE(skips.empty());
@@ -328,8 +333,9 @@ TEST_F(TrainerTest, SpikesAreSkippedAndLogged) {
 
 TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndThenStops) {
   write_dull_shard("data.bin", {900, 901, 902});
-  const std::vector<std::string> set = {"train_iters=370",          "loss_spike_zscore=6", "eval_interval=0",
-                                        "max_consecutive_spikes=1", "rollback=true",       "save_interval=50"};
+  const std::vector<std::string> set = {"train_iters=370",           "loss_spikes.zscore=6",
+                                        "eval_interval=0",           "loss_spikes.max_consecutive=1",
+                                        "loss_spikes.rollback=true", "save_interval=50"};
   const Exit code = run(config("r", set));
   const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
@@ -345,8 +351,9 @@ TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndThenStops) {
 }
 
 TEST_F(TrainerTest, WithoutAHealthyCheckpointThereIsNoRollback) {
-  const std::vector<std::string> set = {"learning_rate=1e30", "lr_decay_style=constant", "lr_warmup_iters=0",
-                                        "save_interval=0",    "max_skipped_steps=2",     "rollback=true"};
+  const std::vector<std::string> set = {
+      "learning_rate=1e30", "schedule.lr_decay_style=constant", "schedule.lr_warmup_iters=0",
+      "save_interval=0",    "loss_spikes.max_skipped_steps=2",  "loss_spikes.rollback=true"};
   EXPECT_EQ(run(config("r", set)), Exit::diverged);
   EXPECT_TRUE(events("r", EventKind::resume).empty());
 }

@@ -35,7 +35,7 @@ TEST(DiskNeed, IsSaidWithItsRemedy) {
   EXPECT_EQ(lack_of_disk(config_of(25, 5, 0), at), "");
   at.free_bytes = 4999;
   const std::string all = lack_of_disk(config_of(25, 5, 0), at);
-  for (const char* part : {"run", "5 checkpoints", "keep_latest_k", "save_interval"})
+  for (const char* part : {"run", "5 checkpoints", "checkpoint.keep_latest_k", "save_interval"})
     EXPECT_NE(all.find(part), std::string::npos) << all;
   EXPECT_EQ(lack_of_disk(config_of(25, 5, 1), at), "");
   at.free_bytes = 1999;

@@ -295,12 +295,12 @@ class ExpertRuns : public testing::TrainerRanks {
  protected:
   Config of_factor(const std::string& run, double factor) {
     return config(run, {"model.model_type=mixtral", "model.num_experts=8", "model.num_experts_per_tok=2",
-                        "expert_parallel_size=2", "zero_stage=0", cat("expert_buffer_factor=", factor)});
+                        "expert_parallel_size=2", "zero_stage=0", cat("moe.expert_buffer_factor=", factor)});
   }
   void expect_refused(const Config& c, bool ahead, const std::string& where) {
     for (const testing::Ended& e : run_all(c, {.ahead = ahead}))
-      for (const std::string& part :
-           {where + ": expert_buffer_factor: expected at least 1.", std::string("got 1;"), std::string("or with 0")})
+      for (const std::string& part : {where + ": moe.expert_buffer_factor: expected at least 1.", std::string("got 1;"),
+                                      std::string("or with 0")})
         EXPECT_NE(e.error.find(part), std::string::npos) << "'" << e.error << "' lacks '" << part << "'";
   }
 };

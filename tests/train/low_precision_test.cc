@@ -274,7 +274,7 @@ TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
   EXPECT_EQ(state.grad_norm, 0);
 }
 
-// With fp8_lm_head the head's GEMMs are quantized, too, tied or not, and the loss curve stays close.
+// With fp8.lm_head the head's GEMMs are quantized, too, tied or not, and the loss curve stays close.
 TEST_P(LowPrecision, TheHeadToo) {
   for (const bool tied : {false, true}) {
     ModelConfig m = tiny(ModelType::llama);
@@ -339,7 +339,7 @@ TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
   EXPECT_EQ(line_of({.high = {.head = false}}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits; the head, too");
   EXPECT_EQ(line_of({.high = {.first = 1, .last = 1, .match = {"*.o_proj.weight", "*.q_proj.weight"}}}),
             "fp8_tensorwise: 2 of 12 linear layers in 8 bits; 8 in bf16, of the first and last blocks; 2 in bf16, by "
-            "fp8_exclude");
+            "fp8.exclude");
   EXPECT_EQ(line_of({.precision = "nvfp4", .high = {.last = 1}}),
             "nvfp4: 8 of 12 linear layers in 4 bits; 4 in bf16, of the first and last blocks");
   EXPECT_EQ(line_of({.length = 15}),
@@ -354,10 +354,10 @@ TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
     }
   };
   EXPECT_EQ(refusal({.least = 33}),
-            "precision: fp8_tensorwise leaves none of the 12 linear layers in 8 bits; 12 in bf16, below fp8_min_size; "
+            "precision: fp8_tensorwise leaves none of the 12 linear layers in 8 bits; 12 in bf16, below fp8.min_size; "
             "use precision bf16");
   EXPECT_EQ(refusal({.match = {"*.lm_head.*"}}),
-            "fp8_exclude: \"*.lm_head.*\" matches no linear layer of a block, such as "
+            "fp8.exclude: \"*.lm_head.*\" matches no linear layer of a block, such as "
             "model.layers.0.self_attn.q_proj.weight; * stands for any text");
 }
 
@@ -369,7 +369,7 @@ TEST(LowPrecisionOptions, OddAndSmallSizesStayIn16Bits) {
             "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, of sizes that are no multiple of 16");
   m.intermediate_size = 16;
   EXPECT_EQ(Engine(m, options({.high = {.least = 32}}), rig.backend()).low_precision(),
-            "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8_min_size");
+            "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8.min_size");
 }
 
 // A mixture's attention, dense and shared layers are quantized; the GEMMs of its experts and routers are not.

@@ -198,39 +198,39 @@ TEST(MakeEngine, OffloadsOnlyWhereNothingElseFits) {
     return set;
   };
   constexpr size_t kReserve = size_t{256} << 20, kSlack = size_t{1} << 20;  // kSlack: rounding of a limit
-  const Plan on_gpu(config(least)), on_host(config(with({"offload_optimizer=cpu"})));
+  const Plan on_gpu(config(least)), on_host(config(with({"offload.optimizer=cpu"})));
   EXPECT_EQ(on_gpu.engine->host_memory(), 0u);
   const size_t states =
       on_gpu.engine->memory().total(MemoryKind::masters) + on_gpu.engine->memory().total(MemoryKind::optimizer);
   EXPECT_EQ(on_host.engine->host_memory(), states);
   EXPECT_LT(on_host.bytes() + states / 2, on_gpu.bytes()) << "what passes through takes less";
 
-  const Plan roomy(config(with({"offload_optimizer=auto", limit(on_gpu.bytes() + kReserve + kSlack)})));
+  const Plan roomy(config(with({"offload.optimizer=auto", limit(on_gpu.bytes() + kReserve + kSlack)})));
   EXPECT_EQ(roomy.engine->host_memory(), 0u);
   const std::string tight = limit(on_host.bytes() + kReserve + kSlack);
-  const Plan chosen(config(with({"offload_optimizer=auto", tight})));
+  const Plan chosen(config(with({"offload.optimizer=auto", tight})));
   EXPECT_EQ(chosen.engine->host_memory(), states);
   EXPECT_EQ(chosen.bytes(), on_host.bytes());
-  EXPECT_NE(refusal(with({tight})).find("offload_optimizer"), std::string::npos) << "the way out is named";
+  EXPECT_NE(refusal(with({tight})).find("offload.optimizer"), std::string::npos) << "the way out is named";
 
   const auto host = [&](size_t bytes) { return cat("host_", limit(bytes)); };
-  EXPECT_EQ(Plan(config(with({"offload_optimizer=cpu", host(states + kSlack)}))).engine->host_memory(), states);
-  const std::string text = refusal(with({"offload_optimizer=cpu", host(states - kSlack)}));
-  for (const char* part : {"offload_optimizer keeps", "of host memory may be used", "optimizer", "masters"})
+  EXPECT_EQ(Plan(config(with({"offload.optimizer=cpu", host(states + kSlack)}))).engine->host_memory(), states);
+  const std::string text = refusal(with({"offload.optimizer=cpu", host(states - kSlack)}));
+  for (const char* part : {"offload.optimizer keeps", "of host memory may be used", "optimizer", "masters"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
-  EXPECT_NE(refusal(with({"offload_optimizer=cpu", host(states + kSlack), "save=here"}))
+  EXPECT_NE(refusal(with({"offload.optimizer=cpu", host(states + kSlack), "save=here"}))
                 .find("a save in the background copies"),
             std::string::npos);
 }
 
 TEST(MakeEngine, RefusesAnOffloadWithoutEffect) {
   const std::string nothing =
-      refusal({"offload_optimizer=cpu", "optimizer=sgd", "sgd_momentum=0", "precision=fp32", "micro_batch_size=1"});
-  EXPECT_NE(nothing.find("offload_optimizer: cpu has nothing to move"), std::string::npos) << nothing;
+      refusal({"offload.optimizer=cpu", "optimizer=sgd", "sgd.momentum=0", "precision=fp32", "micro_batch_size=1"});
+  EXPECT_NE(nothing.find("offload.optimizer: cpu has nothing to move"), std::string::npos) << nothing;
   const CpuBackend cpu = make_cpu({.threads = 1});
   ProcessMesh mesh(make_single(*cpu.device), {});
   const auto on_cpu = [&](const char* value) {
-    const Config c = config({cat("offload_optimizer=", value), "micro_batch_size=1", "global_batch_size=1"});
+    const Config c = config({cat("offload.optimizer=", value), "micro_batch_size=1", "global_batch_size=1"});
     return make_engine(c, {*cpu.device, *cpu.ops, mesh}, true)->host_memory();
   };
   EXPECT_EQ(on_cpu("auto"), 0u);
@@ -240,7 +240,7 @@ TEST(MakeEngine, RefusesAnOffloadWithoutEffect) {
   } catch (const Error& e) {
     const std::string text = e.what();
     for (const char* part :
-         {"offload_optimizer: cpu", "this run is on cpu", "set it to auto or none", "device to cuda"})
+         {"offload.optimizer: cpu", "this run is on cpu", "set it to auto or none", "device to cuda"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
   }
 }

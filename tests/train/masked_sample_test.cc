@@ -29,9 +29,9 @@ class ChatRun : public TrainerTest {
     std::vector<std::string> all = {"train_data=" + dir_.path() + "/chats/x_train.ds",
                                     "valid_data=[]",
                                     "model.vocab_size=257",
-                                    "reset_attention_mask=true",
-                                    "reset_position_ids=true",
-                                    "max_documents_per_sequence=8"};
+                                    "documents.reset_attention_mask=true",
+                                    "documents.reset_position_ids=true",
+                                    "documents.max_per_sequence=8"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

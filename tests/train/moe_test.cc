@@ -294,7 +294,7 @@ TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
   dropping.layer = 2, dropping.dropped_share = 0.31;
   const std::string drops = routing_alarm(std::vector{healthy, dropping}, 8, 2);
   EXPECT_NE(drops.find("dropped, by layer: 2 (31 %); raise"), drops.npos) << drops;
-  EXPECT_NE(drops.find("expert_capacity_factor"), drops.npos) << drops;
+  EXPECT_NE(drops.find("moe.expert_capacity_factor"), drops.npos) << drops;
   dead.tokens = 100;  // 25 rows per expert: too few for an alarm
   EXPECT_EQ(routing_alarm(std::vector{dead}, 8, 2), "");
   EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";

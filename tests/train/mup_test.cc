@@ -31,7 +31,7 @@ std::vector<ActivationSize> sizes_after_steps(const std::string& model, int64_t 
           R"(, "num_hidden_layers": 2, "num_attention_heads": )", width / 16,
           R"(, "head_dim": 16, "intermediate_size": )", 3 * width, R"(, "max_position_embeddings": )", kTime,
           R"(}, "train_iters": 100, "global_batch_size": )", kSequences, R"(, "micro_batch_size": )", kSequences,
-          R"(, "precision": "fp32", "lr_decay_style": "constant", )", keys, "}");
+          R"(, "precision": "fp32", "schedule": {"lr_decay_style": "constant"}, )", keys, "}");
   const Config config = parse_config(json, "test", ".");
   Rig rig;
   Engine engine(config.model, engine_options(config, true), rig.backend());
@@ -63,7 +63,7 @@ TEST(Mup, ActivationsAreFlatOverWidths) {
   for (const char* model : {"gpt2", "llama"}) {
     if (kSanitized && std::string(model) == "gpt2") continue;
     for (const char* keys : {R"("learning_rate": 0.006)", R"("optimizer": "lion", "learning_rate": 0.003)",
-                             R"("optimizer": "muon", "muon_scale": "spectral", "learning_rate": 0.02)"}) {
+                             R"("optimizer": "muon", "muon": {"scale": "spectral"}, "learning_rate": 0.02)"}) {
       if (kSanitized && std::string(keys).find("muon") == std::string::npos) continue;
       EXPECT_LT(largest_ratio(model, keys + base), 1.3) << model << " " << keys;
       EXPECT_GT(largest_ratio(model, keys), 1.3) << model << " " << keys << ": without muP";

@@ -303,10 +303,11 @@ TEST(Groups, SayWhyNoWeightHas8BitMoments) {
   EXPECT_EQ(why({matrix("small", {4, 6}), matrix("large", {64, 64})}, coded), "");
   const std::string first =
       "optimizer adamw_8bit: no weight has 8-bit moments, so it updates all of them as adamw does, with moments of f32 "
-      "and f32; it keeps 8-bit moments of hidden layers' matrices of at least 4096 elements (min_8bit_size) that are "
+      "and f32; it keeps 8-bit moments of hidden layers' matrices of at least 4096 elements (adam.min_8bit_size) that "
+      "are "
       "whole blocks of 256, ";
   EXPECT_EQ(why({matrix("less", {4, 6}), matrix("small", {32, 64})}, coded),
-            first + "and the largest, small.weight [32, 64], has 2048 elements; lower min_8bit_size");
+            first + "and the largest, small.weight [32, 64], has 2048 elements; lower adam.min_8bit_size");
   EXPECT_EQ(why({matrix("ragged", {65, 65})}, coded),
             first + "and the largest, ragged.weight [65, 65], is not; choose sizes that are multiples of 256");
   EXPECT_EQ(why({table}, coded), first + "and none of its weights is one");

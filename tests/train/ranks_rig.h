@@ -90,9 +90,9 @@ struct Setting {
   double balance = 0.001;  // router_aux_loss_coef of models with experts
   int experts = 1;         // of the shards, those that have other experts
   double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
-  double capacity = 0;     // expert_capacity_factor
+  double capacity = 0;     // moe.expert_capacity_factor
   PackedTraffic packed = {};
-  double room = 0;  // expert_buffer_factor
+  double room = 0;  // moe.expert_buffer_factor
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,

@@ -117,7 +117,7 @@ TEST(SaveMemoryPlan, RefusesACopyThatDoesNotFit) {
   testing::Rig rig;
   if (!rig.device->unified()) GTEST_SKIP() << "the copy is in host memory, which has no configured limit";
   const auto made = [&](const std::string& async_save, size_t limit) {
-    const std::vector<std::string> set{cat("async_save=", async_save),
+    const std::vector<std::string> set{cat("checkpoint.async_save=", async_save),
                                        cat("memory_limit_gib=", double(limit) / double(size_t{1} << 30))};
     const Config c = parse_config(
         R"({"model": {"model_type": "llama", "vocab_size": 256, "hidden_size": 192, "num_hidden_layers": 2,
@@ -137,7 +137,7 @@ TEST(SaveMemoryPlan, RefusesACopyThatDoesNotFit) {
     made("on", plan + copy / 2);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("set async_save to \"off\""), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("set checkpoint.async_save to \"off\""), std::string::npos) << e.what();
     EXPECT_EQ(e.code(), Exit::usage);
   }
 }

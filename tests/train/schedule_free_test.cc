@@ -104,9 +104,9 @@ TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
                                                    {"fp16", "fp32", "fp32"}}) {
     const std::string kind = cat(precision, "-", master, "-");
     const auto with = [&](const std::string& name, std::vector<std::string> set) {
-      set.insert(set.end(),
-                 {"optimizer=schedule_free_adamw", "lr_decay_style=constant", "lr_decay_iters=8",
-                  cat("precision=", precision), cat("master_weights=", master), cat("exp_avg_sq_dtype=", moments)});
+      set.insert(set.end(), {"optimizer=schedule_free_adamw", "schedule.lr_decay_style=constant",
+                             "schedule.lr_decay_iters=8", cat("precision=", precision), cat("master_weights=", master),
+                             cat("adam.exp_avg_sq_dtype=", moments)});
       return config(kind + name, set);
     };
     const Config whole = with("whole", {});
@@ -132,14 +132,14 @@ TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
 // read.
 TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
   const auto with = [&](const std::string& name, std::vector<std::string> set) {
-    set.insert(set.end(), {"optimizer=muon", "precision=bf16", "master_weights=split", "lr_decay_iters=8"});
+    set.insert(set.end(), {"optimizer=muon", "precision=bf16", "master_weights=split", "schedule.lr_decay_iters=8"});
     return config(name, set);
   };
-  const Config whole = with("whole", {"tail_average_start=4", "eval_weights=average"});
+  const Config whole = with("whole", {"averaging.tail_start=4", "averaging.eval_weights=average"});
   ASSERT_EQ(run(with("plain", {})), Exit::done);
   ASSERT_EQ(run(whole), Exit::done);
   for (const char* steps : {"train_iters=2", "train_iters=5", "train_iters=8"})
-    ASSERT_EQ(run(with("parts", {steps, "tail_average_start=4"})), Exit::done);
+    ASSERT_EQ(run(with("parts", {steps, "averaging.tail_start=4"})), Exit::done);
   EXPECT_EQ(bytes("plain", 8, "model.safetensors"), bytes("whole", 8, "model.safetensors"));
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
@@ -147,17 +147,17 @@ TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
   EXPECT_EQ(loss_of(whole, ModelFolder(whole.save, true)), told);
   EXPECT_EQ(loss_of(whole, ModelFolder(whole.save)), history("plain").evals.back().loss);
   EXPECT_NE(told, history("plain").evals.back().loss);
-  const std::string changed = error_of(with("parts", {"tail_average_start=5", "train_iters=9"}));
-  EXPECT_NE(changed.find("tail_average_start: 4 -> 5"), std::string::npos) << changed;
+  const std::string changed = error_of(with("parts", {"averaging.tail_start=5", "train_iters=9"}));
+  EXPECT_NE(changed.find("averaging.tail_start: 4 -> 5"), std::string::npos) << changed;
 }
 
 // Weights of groups with another optimizer, and frozen weights, are read without averaging.
 TEST_F(AveragedRuns, SomeWeightsMayHaveAverages) {
-  const Config c = config("some", {"lr_decay_style=constant", R"(param_groups=[
+  const Config c = config("some", {"schedule.lr_decay_style=constant", R"(param_groups=[
       {"match": "*.0.mlp.*", "optimizer": "schedule_free_adamw"}, {"match": "*.1.mlp.*", "frozen": true}])"});
   ASSERT_EQ(run(c), Exit::done);
   EXPECT_EQ(loss_of(c, ModelFolder(c.save)), history("some").evals.back().loss);
-  const Config frozen = config("frozen", {"lr_decay_style=constant", R"(param_groups=[
+  const Config frozen = config("frozen", {"schedule.lr_decay_style=constant", R"(param_groups=[
       {"match": "*.0.mlp.*", "optimizer": "schedule_free_adamw", "frozen": true}])"});
   EXPECT_EQ(run(frozen), Exit::done);
 }

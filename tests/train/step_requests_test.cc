@@ -149,8 +149,8 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
   ASSERT_EQ(run_all(of_ranks("whole"), {})[0].code, Exit::done);
   for (const bool ahead : {false, true}) {
     const std::string name = cat("saved", ahead);
-    for (const Ended& e :
-         run_all(of_ranks(name, {"save_interval_minutes=0.000001", "keep_latest_k=0"}), {.ahead = ahead}))
+    for (const Ended& e : run_all(
+             of_ranks(name, {"checkpoint.interval_minutes=0.000001", "checkpoint.keep_latest_k=0"}), {.ahead = ahead}))
       EXPECT_EQ(e.code, Exit::done) << e.error;
     EXPECT_GT(steps(name).size(), 2U);
     EXPECT_EQ(bytes(name, 8, "model-00002-of-00002.safetensors"),
@@ -162,11 +162,11 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
 
 // The run whose weights are loaded is still saving: whatever rank 1 would find, it takes what rank 0 has found.
 TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
-  ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "keep_latest_k=0"}), {})[0].code, Exit::done);
+  ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "checkpoint.keep_latest_k=0"}), {})[0].code, Exit::done);
   const std::string source = dir_.path() + "/source", newer = cat(source, "/", step_folder(8)), aside = source + "-8";
   const auto first_loss = [&](const std::string& name, const std::string& from, const Ranks& ranks = {}) {
-    const std::vector<Ended> ended =
-        run_all(of_ranks(name, {"init_from=" + from, "zero_stage=1", "train_iters=1", "lr_warmup_iters=0"}), ranks);
+    const std::vector<Ended> ended = run_all(
+        of_ranks(name, {"init_from=" + from, "zero_stage=1", "train_iters=1", "schedule.lr_warmup_iters=0"}), ranks);
     EXPECT_EQ(ended[0].code, Exit::done) << ended[0].error;
     return history(name).steps[0].loss;
   };
@@ -202,7 +202,8 @@ TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
       left = int(6 - step[size_t(rank)]);
     };
   };
-  const std::vector<std::string> set = {"save_interval=4", "eval_interval=0", "max_skipped_steps=2", "rollback=true"};
+  const std::vector<std::string> set = {"save_interval=4", "eval_interval=0", "loss_spikes.max_skipped_steps=2",
+                                        "loss_spikes.rollback=true"};
   for (const Ended& e : run_all(of_ranks("back", set), {.doing = follow, .sums = break_steps}))
     EXPECT_EQ(e.code, Exit::done) << e.error;
   const auto back = events("back", EventKind::resume);
@@ -224,8 +225,9 @@ TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
         if (rank == 1 && activity == Activity::step && step == 3)
           std::this_thread::sleep_for(std::chrono::duration<double>(interval + 0.1));
       };
-      for (const Ended& e : run_all(of_ranks(name, {cat("save_interval_minutes=", interval / 60), "keep_latest_k=0"}),
-                                    {.ahead = ahead, .doing = waits}))
+      for (const Ended& e :
+           run_all(of_ranks(name, {cat("checkpoint.interval_minutes=", interval / 60), "checkpoint.keep_latest_k=0"}),
+                   {.ahead = ahead, .doing = waits}))
         EXPECT_EQ(e.code, Exit::done) << e.error;
       const std::vector<int64_t> saved = steps(name);
       const bool once = std::ranges::count(saved, ahead ? 4 : 3) == 1 || std::ranges::count(saved, ahead ? 3 : 2) == 1;

@@ -39,8 +39,8 @@ class RunFolder {
         cat(R"({"model": {"model_type": "llama", "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2,
       "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24, "max_position_embeddings": 16},
       "seq_length": 16, "global_batch_size": 4, "micro_batch_size": 2, "train_iters": 8, "learning_rate": 0.01,
-      "lr_warmup_iters": 2, "precision": "fp32", "eval_interval": 4, "eval_iters": 1, "save_interval": 0, "log_interval": 1000,
-      "progress": "off", "peak_tflops": 1, "save": ")",
+      "schedule": {"lr_warmup_iters": 2}, "precision": "fp32", "eval_interval": 4, "eval_iters": 1, "save_interval": 0, "log_interval": 1000,
+      "logging": {"progress": "off", "peak_tflops": 1}, "save": ")",
             run.empty() ? "" : dir_.path() + "/" + run, R"(", "train_data": [{"path": ")", dir_.path(),
             R"(/data.bin", "dtype": "uint16"}], "valid_data": [{"path": ")", dir_.path(),
             R"(/data.bin", "dtype": "uint16"}]})");

@@ -25,14 +25,14 @@ class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise>
 
 TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
   const std::vector<std::string> set = {
-      cat("precision=", GetParam().precision),   cat("master_weights=", GetParam().master),
-      cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments),
-      cat("optimizer=", GetParam().optimizer),   "min_8bit_size=256"};
+      cat("precision=", GetParam().precision),        cat("master_weights=", GetParam().master),
+      cat("adam.exp_avg_dtype=", GetParam().moments), cat("adam.exp_avg_sq_dtype=", GetParam().moments),
+      cat("optimizer=", GetParam().optimizer),        "adam.min_8bit_size=256"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto first = set, second = set;
   // The schedule must not end early in the first half: it is 8 steps long in both.
-  first.insert(first.end(), {"train_iters=3", "lr_decay_iters=8"});
-  second.push_back("lr_decay_iters=8");
+  first.insert(first.end(), {"train_iters=3", "schedule.lr_decay_iters=8"});
+  second.push_back("schedule.lr_decay_iters=8");
   ASSERT_EQ(run(config("parts", first)), Exit::done);
   ASSERT_EQ(run(config("parts", second)), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
@@ -61,8 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
 // A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
 TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   const auto with = [&](const char* run_name, const char* master, int64_t steps) {
-    return config(run_name,
-                  {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps), "lr_decay_iters=8"});
+    return config(run_name, {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps),
+                             "schedule.lr_decay_iters=8"});
   };
   ASSERT_EQ(run(with("whole", "fp32", 8)), Exit::done);
   ASSERT_EQ(run(with("split", "split", 8)), Exit::done);
@@ -87,17 +87,17 @@ TEST_F(TrainerTest, ALongerRunThatLiftsTheLearningRateIsWarnedAbout) {
   EXPECT_NE(first.find("the 8 steps of this run "), std::string::npos) << first;
   EXPECT_NE(said({}).find("is at step 8, train_iters is 8: nothing is left to train\n"), std::string::npos);
   EXPECT_NE(said({"train_iters=5"}).find("nothing is left to train; raise train_iters"), std::string::npos);
-  const std::string kept = said({"train_iters=10", "lr_decay_iters=8"});
+  const std::string kept = said({"train_iters=10", "schedule.lr_decay_iters=8"});
   EXPECT_EQ(kept.find("rises"), std::string::npos) << kept;
   const std::string lifted = said({"train_iters=16"});
   EXPECT_NE(lifted.find("the learning rate of step 11 rises from 0.001 to 0.0"), std::string::npos) << lifted;
-  EXPECT_NE(lifted.find("--set lr_decay_iters=8"), std::string::npos) << lifted;
+  EXPECT_NE(lifted.find("--set schedule.lr_decay_iters=8"), std::string::npos) << lifted;
 }
 
 TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
   ::testing::internal::CaptureStderr();
   ::testing::internal::CaptureStdout();
-  Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "lr_warmup_iters=0"}), rig_.backend(),
+  Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "schedule.lr_warmup_iters=0"}), rig_.backend(),
           {.program = {.version = "test", .command = {}, .libraries = {}}, .first_step_seconds = 0})
       .run();
   ::testing::internal::GetCapturedStdout();
@@ -107,21 +107,24 @@ TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
   EXPECT_EQ(said.find("step 2: "), std::string::npos) << said;
 }
 
-// ema_decay and eval_weights change no bit of training; the run's evaluations with averages are those of what is
-// exported.
+// averaging.ema_decay and averaging.eval_weights change no bit of training; the run's evaluations with averages are
+// those of what is exported.
 TEST_F(TrainerTest, AveragesOfWeightsAreSavedResumedAndEvaluated) {
   for (const auto& [precision, master] :
        {std::pair{"fp32", "fp32"}, {"bf16", "fp32"}, {"bf16", "split"}, {"bf16", "bf16"}, {"fp16", "fp32"}}) {
     const std::string kind = cat(precision, "-", master, "-");
     const auto with = [&](const std::string& name, std::vector<std::string> set) {
-      set.insert(set.end(), {cat("precision=", precision), cat("master_weights=", master), "lr_decay_iters=8"});
+      set.insert(set.end(),
+                 {cat("precision=", precision), cat("master_weights=", master), "schedule.lr_decay_iters=8"});
       return config(kind + name, set);
     };
-    const std::vector<std::string> averages = {"ema_decay=0.8"}, read = {"ema_decay=0.8", "eval_weights=ema"};
+    const std::vector<std::string> averages = {"averaging.ema_decay=0.8"},
+                                   read = {"averaging.ema_decay=0.8", "averaging.eval_weights=ema"};
     ASSERT_EQ(run(with("plain", {})), Exit::done);
     ASSERT_EQ(run(with("kept", averages)), Exit::done);
     ASSERT_EQ(run(with("read", read)), Exit::done);
-    ASSERT_EQ(run(with("parts", {"ema_decay=0.8", "eval_weights=ema", "train_iters=3"})), Exit::done);
+    ASSERT_EQ(run(with("parts", {"averaging.ema_decay=0.8", "averaging.eval_weights=ema", "train_iters=3"})),
+              Exit::done);
     ASSERT_EQ(run(with("parts", read)), Exit::done);
     for (const char* other : {"kept", "read", "parts"}) {
       EXPECT_EQ(bytes(kind + "plain", 8, "model.safetensors"), bytes(kind + other, 8, "model.safetensors")) << other;
@@ -141,22 +144,22 @@ TEST_F(TrainerTest, AveragesOfWeightsAreSavedResumedAndEvaluated) {
       EXPECT_EQ(loss, last_loss(average ? "read" : "kept")) << kind << average;
     }
   }
-  const std::string changed = error_of(config("fp32-fp32-read", {"ema_decay=0.9"}));
-  EXPECT_NE(changed.find("ema_decay: 0.8 -> 0.9"), std::string::npos) << changed;
+  const std::string changed = error_of(config("fp32-fp32-read", {"averaging.ema_decay=0.9"}));
+  EXPECT_NE(changed.find("averaging.ema_decay: 0.8 -> 0.9"), std::string::npos) << changed;
   try {
     const ModelFolder none(dir_.path() + "/fp32-fp32-plain", true);
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("holds no averages of the weights; expected a checkpoint of a run with "
-                                         "ema_decay or tail_average_start above 0"),
+                                         "averaging.ema_decay or averaging.tail_start above 0"),
               std::string::npos)
         << e.what();
   }
 }
 
 TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
-  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
-  ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=2", "schedule.lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=4", "schedule.lr_decay_iters=8", "adam.exp_avg_dtype=bf16"})), Exit::done);
   const size_t both = bytes("r", 2, "optimizer.safetensors").size(),
                less = bytes("r", 4, "optimizer.safetensors").size();
   EXPECT_NEAR(double(less) / double(both), 0.75, 0.1);
@@ -167,7 +170,7 @@ TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
 TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
   const fs::path golden = fs::path("tests/checkpoint/golden/run-v1") / step_folder(3),
                  here = fs::path(dir_.path()) / "golden";
-  const std::vector<std::string> set = {"precision=bf16", "lr_decay_iters=8"};
+  const std::vector<std::string> set = {"precision=bf16", "schedule.lr_decay_iters=8"};
   auto first = set;
   first.push_back("train_iters=3");
   if (std::getenv("ATHANOR_UPDATE_GOLDEN")) {
@@ -189,31 +192,32 @@ TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
 }
 
 TEST_F(TrainerTest, SupersededStepsAreMarked) {
-  ASSERT_EQ(run(config("r", {"save_interval=3", "train_iters=5", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"save_interval=3", "train_iters=5", "schedule.lr_decay_iters=8"})), Exit::done);
   fs::remove_all(dir_.path() + "/r/" + step_folder(5));
-  ASSERT_EQ(run(config("r", {"save_interval=3", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"save_interval=3", "schedule.lr_decay_iters=8"})), Exit::done);
   EXPECT_EQ(history("r").steps.size(), 8u);
   EXPECT_EQ(events("r", EventKind::resume).at(0).supersedes_from, 4);
 }
 
 TEST_F(TrainerTest, AutoMicroBatchIsStoredAndKept) {
-  ASSERT_EQ(run(config("r", {"micro_batch_size=auto", "train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"micro_batch_size=auto", "train_iters=2", "schedule.lr_decay_iters=8"})), Exit::done);
   const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(2)));
   EXPECT_EQ(state.micro_batch_size, 4);
-  ASSERT_EQ(run(config("r", {"micro_batch_size=auto", "train_iters=3", "lr_decay_iters=8", "memory_limit_gib=2"})),
-            Exit::done);
+  ASSERT_EQ(
+      run(config("r", {"micro_batch_size=auto", "train_iters=3", "schedule.lr_decay_iters=8", "memory_limit_gib=2"})),
+      Exit::done);
   EXPECT_EQ(read_run_state(cat(dir_.path(), "/r/", step_folder(3))).micro_batch_size, 4);
 }
 
 TEST_F(TrainerTest, RefusesAnotherModelNamingOldAndNew) {
-  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=2", "schedule.lr_decay_iters=8"})), Exit::done);
   const std::string text = error_of(config("r", {"model.num_hidden_layers=3", "seed=5"}));
   EXPECT_NE(text.find("model.num_hidden_layers: 2 -> 3"), std::string::npos) << text;
   EXPECT_NE(text.find("seed: 1234 -> 5"), std::string::npos) << text;
 }
 
 TEST_F(TrainerTest, NoticesChangedData) {
-  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=2", "schedule.lr_decay_iters=8"})), Exit::done);
   write_shard("data.bin", 1);
   const std::string text = error_of(config("r"));
   EXPECT_NE(text.find("fingerprint"), std::string::npos) << text;
@@ -229,14 +233,14 @@ TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
                            dir_.path(), R"(/other.bin", "dtype": "uint16", "name": "b", "weight": 0}])");
   const std::string first = R"({"from_tokens": 97, "weights": {"b": 3}})",
                     second = R"({"from_tokens": 320, "weights": {"a": 0}})";
-  const auto with = [&](const std::string& stages, const std::string& more = "fim_rate=0.5") {
+  const auto with = [&](const std::string& stages, const std::string& more = "fim.rate=0.5") {
     return std::vector<std::string>{sources,
                                     "train_data_stages=[" + stages + "]",
                                     "rampup_batch_size=[2, 2, 6]",
-                                    "lr_decay_iters=8",
-                                    "fim_rate=0.5",
-                                    "fim_tokens=[46, 47, 48]",
-                                    "eod_token_id=49",
+                                    "schedule.lr_decay_iters=8",
+                                    "fim.rate=0.5",
+                                    "fim.tokens=[46, 47, 48]",
+                                    "documents.eod_token_id=49",
                                     more};
   };
   ASSERT_EQ(run(config("whole", with(first + "," + second))), Exit::done);
@@ -245,7 +249,7 @@ TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
   EXPECT_NE(text.find("fingerprint"), std::string::npos) << text;
   ASSERT_EQ(run(config("parts", with(first + "," + second))), Exit::done);
   ASSERT_EQ(run(config("first", with(first))), Exit::done);
-  ASSERT_EQ(run(config("plain", with(first, "fim_rate=0"))), Exit::done);
+  ASSERT_EQ(run(config("plain", with(first, "fim.rate=0"))), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_TRUE(bytes("whole", 8, file) == bytes("parts", 8, file)) << file;
   const auto a = history("whole"), b = history("first"), c = history("plain");
@@ -254,7 +258,8 @@ TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
 }
 
 TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
-  const Config c = config("r", {"precision=fp16", "loss_scale=9e15", "max_skipped_steps=3", "train_iters=8"});
+  const Config c =
+      config("r", {"precision=fp16", "fp16.loss_scale=9e15", "loss_spikes.max_skipped_steps=3", "train_iters=8"});
   EXPECT_EQ(run(c), Exit::diverged);
   EXPECT_TRUE(steps("r").empty()) << "nothing that a run would go on from";
   const RunState state = read_run_state(cat(dir_.path(), "/r/", diverged_folder(3)));
@@ -264,9 +269,9 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
 }
 
 TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
-  const std::vector<std::string> set = {"precision=fp16", "initial_loss_scale=1024", "loss_scale_window=2"};
+  const std::vector<std::string> set = {"precision=fp16", "fp16.initial_loss_scale=1024", "fp16.loss_scale_window=2"};
   auto first = set;
-  first.insert(first.end(), {"train_iters=4", "lr_decay_iters=8"});
+  first.insert(first.end(), {"train_iters=4", "schedule.lr_decay_iters=8"});
   ASSERT_EQ(run(config("r", first)), Exit::done);
   ASSERT_EQ(run(config("r", set)), Exit::done);
   std::vector<double> scales;
@@ -275,8 +280,8 @@ TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
 }
 
 TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
-  ASSERT_EQ(run(config("r", {"peak_tflops=0", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
-  ASSERT_EQ(run(config("r", {"peak_tflops=0"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"logging.peak_tflops=0", "train_iters=4", "schedule.lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"logging.peak_tflops=0"})), Exit::done);
   const auto log = history("r");
   std::vector<double> peaks;
   std::string resumed;
@@ -356,9 +361,10 @@ TEST_F(TrainerTest, EachEntryOfTrainDataHasItsLoss) {
 
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
 TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
-  const std::vector<std::string> common = {"precision=fp16",  "loss_scale=1",     "max_skipped_steps=3",
-                                           "save_interval=1", "keep_latest_k=1",  "lr_decay_iters=8",
-                                           "eval_interval=0", "lr_warmup_iters=0"};
+  const std::vector<std::string> common = {
+      "precision=fp16",  "fp16.loss_scale=1",          "loss_spikes.max_skipped_steps=3",
+      "save_interval=1", "checkpoint.keep_latest_k=1", "schedule.lr_decay_iters=8",
+      "eval_interval=0", "schedule.lr_warmup_iters=0"};
   const auto with = [&](const char* run_name, std::initializer_list<std::string> more) {
     auto set = common;
     set.insert(set.end(), more);
@@ -493,9 +499,9 @@ TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
 }
 
 TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
-  ASSERT_EQ(run(config("r", {"save_interval=2", "train_iters=6", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"save_interval=2", "train_iters=6", "schedule.lr_decay_iters=8"})), Exit::done);
   const std::string at_six = bytes("r", 6, "model.safetensors");
-  ASSERT_EQ(run(config("r", {"load_step=2", "train_iters=6", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"load_step=2", "train_iters=6", "schedule.lr_decay_iters=8"})), Exit::done);
   EXPECT_EQ(bytes("r", 6, "model.safetensors"), at_six);
   EXPECT_THROW(run(config("r", {"load_step=3"})), Error);
 }
@@ -503,7 +509,7 @@ TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
 // A run goes back to step 2, and from then on the folder means the branch that begins there.
 TEST_F(TrainerTest, ARolledBackRunContinuesItsNewBranch) {
   const auto resumed_from = [&](std::vector<std::string> set, int64_t train_iters) {
-    set.insert(set.end(), {"save_interval=2", "lr_decay_iters=8", cat("train_iters=", train_iters)});
+    set.insert(set.end(), {"save_interval=2", "schedule.lr_decay_iters=8", cat("train_iters=", train_iters)});
     EXPECT_EQ(run(config("r", set)), Exit::done);
     const auto resumes = events("r", EventKind::resume);
     return resumes.empty() ? -1 : resumes.back().step;
@@ -522,7 +528,7 @@ TEST_F(TrainerTest, ARolledBackRunContinuesItsNewBranch) {
 TEST_F(TrainerTest, ARequeuedJobThatStartedAnewContinues) {
   const auto begun_at = [&] { return events("r", EventKind::resume).back().step; };
   const auto anew = [&](int64_t train_iters) {
-    return config("r", {"load=none", "lr_decay_iters=8", cat("train_iters=", train_iters)});
+    return config("r", {"load=none", "schedule.lr_decay_iters=8", cat("train_iters=", train_iters)});
   };
   ASSERT_EQ(run(anew(2)), Exit::done);
   ASSERT_EQ(run(anew(3)), Exit::done);
@@ -534,7 +540,8 @@ TEST_F(TrainerTest, ARequeuedJobThatStartedAnewContinues) {
 }
 
 TEST_F(TrainerTest, AccumulationStepsMustAgree) {
-  EXPECT_EQ(run(config("", {"train_iters=1", "lr_warmup_iters=0", "gradient_accumulation_steps=2"})), Exit::done);
+  EXPECT_EQ(run(config("", {"train_iters=1", "schedule.lr_warmup_iters=0", "gradient_accumulation_steps=2"})),
+            Exit::done);
   EXPECT_NE(error_of(config("", {"gradient_accumulation_steps=1"})).find("2 micro-batches"), std::string::npos);
 }
 
@@ -543,7 +550,7 @@ TEST_F(TrainerTest, CheckpointOpensInTransformers) {
   const char* python = std::getenv("ATHANOR_PYTHON");
   if (!python || std::system(cat(python, " -c 'import torch, transformers' 2>/dev/null").c_str()) != 0)
     GTEST_SKIP() << "ATHANOR_PYTHON names no interpreter with torch and transformers";
-  const Config c = config("r", {"train_iters=3", "lr_decay_iters=8"});
+  const Config c = config("r", {"train_iters=3", "schedule.lr_decay_iters=8"});
   ASSERT_EQ(run(c), Exit::done);
   const std::string folder = cat(dir_.path(), "/r/", step_folder(3));
   Engine engine(c.model, engine_options(c, false), rig_.backend());

@@ -45,7 +45,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="athanor-startup-") as folder:
         write_shard(Path(folder) / "data.bin", 100_000)
         one_step = ["--set", "train_data=data.bin", "--set", "valid_data=data.bin", "--set", "save=", "--set", "train_iters=1",
-                    "--set", "lr_warmup_iters=0", "--set", "eval_interval=0"]
+                    "--set", "schedule.lr_warmup_iters=0", "--set", "eval_interval=0"]
         commands = {
             "version": [program, "--version"],
             "plan quickstart": [program, "plan", quickstart],

@@ -120,7 +120,7 @@ def make_config(name, model, args, folder):
         for key in ("train_tokens", "train_data", "valid_data", "save", "recompute_granularity"):
             config.pop(key, None)
     config |= {"seq_length": model["seq"], "global_batch_size": model["tokens"] // model["seq"], "train_iters": 1000,
-               "lr_warmup_iters": 10, "learning_rate": 3e-4, "device": args.device,
+               "schedule": {"lr_warmup_iters": 10}, "learning_rate": 3e-4, "device": args.device,
                "micro_batch_size": "auto", "precision": model.get("precision", "fp32" if args.device == "cpu" else "bf16")}
     if args.device == "cuda":  # one search for all turns, in the first
         config |= {"autotune_seconds": 60, "tuning_cache": str(folder / "tuning")}

@@ -3,7 +3,7 @@
 
 usage: limits.py [--gpu h200] [--athanor PROGRAM]       docs/speed.md holds its output
        limits.py --precisions bf16,fp8_tensorwise,...   of 8 and 4 bits, with memory; docs/precision.md holds its output.
-                                                        fp8_tensorwise:fp8_lm_head=true sets options, too
+                                                        fp8_tensorwise:fp8.lm_head=true sets options, too
 """
 import argparse
 import re

@@ -38,11 +38,12 @@ def make_model(config, device, padded=True):
 
 def learning_rate(config, step):
     """After `step` finished ones: linear warm-up, then constant or cosine (configs/README.md)."""
-    most, least = config["learning_rate"], config.get("min_lr", 0.1 * config["learning_rate"])
-    warmup, decay = config.get("lr_warmup_iters", 0), config.get("lr_decay_iters", config["train_iters"])
+    schedule = config.get("schedule", {})
+    most, least = config["learning_rate"], schedule.get("min_lr", 0.1 * config["learning_rate"])
+    warmup, decay = schedule.get("lr_warmup_iters", 0), schedule.get("lr_decay_iters", config["train_iters"])
     if step < warmup:
         return most * (step + 1) / warmup
-    if config.get("lr_decay_style", "cosine") == "constant":
+    if schedule.get("lr_decay_style", "cosine") == "constant":
         return most
     if step >= decay:
         return least
@@ -52,9 +53,10 @@ def learning_rate(config, step):
 def run_curve(model, config, batches, device, micro):
     """Loss and gradient norm of every step of batches: [(tokens, targets) [B, T]]."""
     precision, clip = config.get("precision", "bf16"), config.get("clip_grad", 1.0)
+    adam = config.get("adam", {})
     optimizer = torch_model.adamw(list(model.parameters()), config["learning_rate"],
-                                  betas=(config.get("adam_beta1", 0.9), config.get("adam_beta2", 0.95)),
-                                  eps=config.get("adam_eps", 1e-8), weight_decay=config.get("weight_decay", 0.1))
+                                  betas=(adam.get("beta1", 0.9), adam.get("beta2", 0.95)),
+                                  eps=adam.get("eps", 1e-8), weight_decay=config.get("weight_decay", 0.1))
     losses, norms = [], []
     for step, (tokens, targets) in enumerate(batches):
         for group in optimizer.param_groups:
@@ -110,7 +112,7 @@ def golden(args):
         model_config = json.loads((folder / "config.json").read_text())
         want = torch_model.read_safetensors(folder / "reference.safetensors")
         config = {"model": model_config, "seq_length": want["tokens"].shape[-1], "precision": "fp32", "train_iters": 10,
-                  "learning_rate": 1e-3, "lr_decay_style": "constant"}
+                  "learning_rate": 1e-3, "schedule": {"lr_decay_style": "constant"}}
         model = make_model(config, args.device)
         torch_model.load_weights(model, folder / "model.safetensors")
         losses, norms = run_curve(model, config, list(zip(want["tokens"], want["targets"])), args.device, 1)

@@ -61,7 +61,8 @@ class Row:
 
     def config(self):
         return {"model": self.model, "save": "run", "train_data": "train.bin", "train_iters": 1, "learning_rate": 1e-4,
-                "lr_warmup_iters": 0, "micro_batch_size": "auto", "seq_length": self.seq_length, "global_batch_size": self.batch,
+                "schedule": {"lr_warmup_iters": 0}, "micro_batch_size": "auto", "seq_length": self.seq_length,
+                "global_batch_size": self.batch,
                 "precision": "bf16", **self.keys}
 
     def seconds(self, plan):
@@ -79,10 +80,10 @@ FP8 = {"precision": "fp8_tensorwise"}
 NEMO = "NVIDIA/dgxc-benchmarking, {} (24.09)"
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md (25.11)"
 OF_70B = {"tensor_parallel_size": 4, "sequence_parallel": True, "pipeline_parallel_size": 4, "context_parallel_size": 2,
-          "pipeline_schedule": "interleaved", "virtual_pipeline_size": 5, "micro_batch_size": 1, "zero_stage": 1}
+          "pipeline": {"schedule": "interleaved", "virtual_size": 5}, "micro_batch_size": 1, "zero_stage": 1}
 OF_8B = {"context_parallel_size": 2, "micro_batch_size": 1, "zero_stage": 1}
 OF_175B = {"tensor_parallel_size": 4, "sequence_parallel": True, "pipeline_parallel_size": 8, "micro_batch_size": 1,
-           "pipeline_schedule": "interleaved", "virtual_pipeline_size": 12, "zero_stage": 1}
+           "pipeline": {"schedule": "interleaved", "virtual_size": 12}, "zero_stage": 1}
 
 
 def nvidia():
@@ -103,19 +104,22 @@ def nvidia():
     yield Row("Llama-3-8B FP8, FSDP, MBS 1", "Megatron-Bridge", LLAMA_8B, "h100", 8, 8192, 128, 14451, "tokens/s/GPU", BRIDGE,
               {**FP8, "zero_stage": 3, "micro_batch_size": 1})
     yield Row("Llama-3-70B FP8, TP4 PP8 VP5", "Megatron-Bridge", LLAMA_70B, "h100", 64, 8192, 128, 1602, "tokens/s/GPU", BRIDGE,
-              {**OF_70B, **FP8, "pipeline_parallel_size": 8, "context_parallel_size": 1, "virtual_pipeline_size": 5})
+              {**OF_70B, **FP8, "pipeline_parallel_size": 8, "context_parallel_size": 1,
+               "pipeline": {"schedule": "interleaved", "virtual_size": 5}})
     yield Row("Llama-3.1-405B FP8, TP8 PP8 CP2 VP8", "Megatron-Bridge", LLAMA_405B, "h100", 1024, 8192, 512, 292,
               "tokens/s/GPU", BRIDGE, {**OF_70B, **FP8, "tensor_parallel_size": 8, "pipeline_parallel_size": 8,
-                                       "virtual_pipeline_size": 8, "grad_dtype": "bf16"})
+                                       "pipeline": {"schedule": "interleaved", "virtual_size": 8}, "grad_dtype": "bf16"})
     yield Row("Llama-3-8B MXFP8, MBS 2", "Megatron-Bridge", LLAMA_8B, "b200", 8, 8192, 128, 29521, "tokens/s/GPU", BRIDGE,
               {"precision": "mxfp8", "zero_stage": 1, "micro_batch_size": 2})
     yield Row("Llama-3.1-405B MXFP8, TP4 PP8 CP2 VP8", "Megatron-Bridge", LLAMA_405B, "b200", 128, 8192, 64, 624,
-              "tokens/s/GPU", BRIDGE, {**OF_70B, "precision": "mxfp8", "pipeline_parallel_size": 8, "virtual_pipeline_size": 8})
+              "tokens/s/GPU", BRIDGE,
+              {**OF_70B, "precision": "mxfp8", "pipeline_parallel_size": 8,
+               "pipeline": {"schedule": "interleaved", "virtual_size": 8}})
 
 
 def llmq():
-    states = {"master_weights": "bf16", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "grad_dtype": "bf16"}
-    away = {"offload_optimizer": "cpu"}
+    states = {"master_weights": "bf16", "adam": {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "grad_dtype": "bf16"}
+    away = {"offload": {"optimizer": "cpu"}}
 
     def row(size, fp8, micro, gpu, published, unit="tokens/s/GPU", ranks=1, page="benchmarks/H100x1.md", fit=False, **keys):
         return Row(f"Qwen2.5-{size} {'FP8' if fp8 else 'BF16'}", "LLMQ", QWEN[size], gpu, ranks, 1024, 512, published, unit,

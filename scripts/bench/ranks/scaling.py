@@ -47,7 +47,7 @@ def arguments(doc):
 def write_run(folder, args, layers, micro_batch_size):
     """config.json and its data."""
     write_shard(folder / "data.bin", random_tokens(200_000))
-    config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0,
+    config = dict(TINY, train_data="data.bin", train_iters=args.steps, schedule={"lr_warmup_iters": 1}, save_interval=0,
                   global_batch_size=16, micro_batch_size=micro_batch_size, device="cpu")
     config["model"] = dict(TINY["model"], hidden_size=args.hidden, num_hidden_layers=layers, num_attention_heads=4,
                            max_position_embeddings=128)

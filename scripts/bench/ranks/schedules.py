@@ -23,7 +23,7 @@ TWO = ["launch", "--ranks", "2"]
 
 
 def settings(schedule):
-    return ["threads=1", "pipeline_parallel_size=2", f"pipeline_schedule={schedule}"]
+    return ["threads=1", "pipeline_parallel_size=2", f"pipeline.schedule={schedule}"]
 
 
 def share_of_waits(program, folder, schedule):

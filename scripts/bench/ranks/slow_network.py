@@ -31,24 +31,25 @@ def ways(args):
     return {"adamw, gradients in fp32": whole,
             "adamw, gradients in bf16": {**whole, "grad_dtype": "bf16"},
             "adamw, gradients and weights in 4 bits": {**whole, "zero_quantized_gradients": True, "zero_quantized_weights": True},
-            "onebit_adam": {**COPIES, "optimizer": "onebit_adam", "freeze_step": max(1, args.steps // 5)},
+            "onebit_adam": {**COPIES, "optimizer": "onebit_adam", "adam": {"freeze_step": max(1, args.steps // 5)}},
             "lamb": {"optimizer": "lamb", "learning_rate": args.lamb_rate},
-            "onebit_lamb": {**COPIES, "optimizer": "onebit_lamb", "freeze_step": max(1, args.steps // 5),
+            "onebit_lamb": {**COPIES, "optimizer": "onebit_lamb", "adam": {"freeze_step": max(1, args.steps // 5)},
                             "learning_rate": args.lamb_rate},
-            "adamw, local_steps 30": {**COPIES, **whole, "local_steps": 30},
-            "adamw, local_steps 30, streaming in 4 bits": {
-                **COPIES, **whole, "local_steps": 30, "local_fragments": 3, "outer_delay": 5, "outer_mixing": 0.5,
-                "outer_delta_dtype": "fp4", "outer_learning_rate": 0.4},
+            "adamw, local updates of 30 steps": {**COPIES, **whole, "local_updates": {"steps": 30}},
+            "adamw, local updates of 30 steps, streaming in 4 bits": {
+                **COPIES, **whole, "local_updates": {"steps": 30, "fragments": 3, "outer_delay": 5, "outer_mixing": 0.5,
+                                                     "outer_delta_dtype": "fp4", "outer_learning_rate": 0.4}},
             "adamw on one host": whole}
 
 
 def train(args, folder, name, changes, network):
     config = json.loads(args.config.read_text())
     config["model"].update(SHORT if args.short else {})
-    config |= {"train_iters": args.steps, "lr_warmup_iters": max(1, args.steps // 20), "learning_rate": args.learning_rate,
-               "micro_batch_size": 4, "save": str(folder / name), "train_data": args.train_data, "threads": 1,
-               "valid_data": args.valid_data, "eval_interval": 0, "save_interval": 0, "tensorboard": False, "progress": "off",
-               "peak_tflops": 0.1, "device": "cpu"} | changes
+    config |= {"train_iters": args.steps, "schedule": {"lr_warmup_iters": max(1, args.steps // 20)},
+               "learning_rate": args.learning_rate, "micro_batch_size": 4, "save": str(folder / name),
+               "train_data": args.train_data, "threads": 1, "valid_data": args.valid_data, "eval_interval": 0,
+               "save_interval": 0, "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1},
+               "device": "cpu"} | changes
     path = folder / f"{name}.json"
     path.write_text(json.dumps(config, indent=1))
     address = ADDRESSES[0] if network else "127.0.0.1"

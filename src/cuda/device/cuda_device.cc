@@ -78,8 +78,9 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
     const cudaError_t error = cudaMallocHost(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
-      throw Error(cat(description_, ": ", bytes, " bytes of pinned host memory asked, and the system has not so many: ",
-                      "keep less there (offload_optimizer, async_save), or lift its limits on locked memory"));
+      throw Error(
+          cat(description_, ": ", bytes, " bytes of pinned host memory asked, and the system has not so many: ",
+              "keep less there (offload.optimizer, checkpoint.async_save), or lift its limits on locked memory"));
     }
     CUDA_CHECK(error);
     std::fill_n(static_cast<char*>(memory), bytes, 0);

@@ -260,7 +260,7 @@ void NcclGuard::look() {
   }
   if (const double limit = options_.timeout(); seconds(now - moved_) > limit)
     fail(cat(options_.place(), ": ", present(), " has not ended for ", limit,
-             " s; raise distributed_timeout if this is its usual pace"));
+             " s; raise timeouts.connect if this is its usual pace"));
 }
 
 }  // namespace athanor::cuda

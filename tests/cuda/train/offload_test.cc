@@ -132,7 +132,7 @@ TEST(OffloadOnGpu, UnitsInHostMemoryKeepTheBits) {
   EXPECT_EQ(want, train(o));
 }
 
-// A configuration that is too large for the GPU trains with offload_optimizer and offload_params auto.
+// A configuration that is too large for the GPU trains with offload.optimizer and offload.params auto.
 TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
   const auto config = [](const char* states, const char* params) {
     return parse_config(R"({"model": {"model_type": "llama", "vocab_size": 61, "hidden_size": 32,
@@ -142,7 +142,7 @@ TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
         "recompute_granularity": "full",
         "train_data": "data/*.bin"})",
                         "test", "",
-                        std::vector<std::string>{cat("offload_optimizer=", states), cat("offload_params=", params)});
+                        std::vector<std::string>{cat("offload.optimizer=", states), cat("offload.params=", params)});
   };
   int64_t units = 0;
   const auto losses = [&](const char* states, const char* params, size_t* bytes) {
@@ -192,7 +192,7 @@ TEST(OffloadOnGpu, SaysThatTheSystemRefusesPinnedMemory) {
   } catch (const Error& e) {
     const std::string text = e.what();
     EXPECT_NE(text.find(cat(engine.host_memory(), " bytes of pinned host memory asked")), text.npos) << text;
-    EXPECT_NE(text.find("offload_optimizer"), text.npos) << text;
+    EXPECT_NE(text.find("offload.optimizer"), text.npos) << text;
   }
 }
 #endif
