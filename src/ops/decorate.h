@@ -54,8 +54,9 @@ struct Decorated : Ops {
   }
   size_t scratch_of_whole(const Orthogonalize& op) const {
     if constexpr (kMayFuse<Orthogonalize>)
-      if (this->fuses(op)) return static_cast<const D*>(this)->inner().scratch(op);
-    return OrthogonalizeWorkspace::of_any(op) + scratch_of_parts(op, *this);
+      return static_cast<const D*>(this)->inner().scratch(op);  // enough for the parts, too
+    else
+      return OrthogonalizeWorkspace::of_any(op) + scratch_of_parts(op, *this);
   }
   template <class Asked>
   bool asked(const Asked& op) const {
