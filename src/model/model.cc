@@ -15,10 +15,12 @@ namespace {
 // full speed.
 constexpr int64_t kVocabMultiple = 64;
 
-// Units of the final norm and of the head's weight, which may be the embedding's unit.
+// Units of the final norm, if it has a gain, and of the head's weight, which may be the embedding's unit.
 std::vector<int> head_units(const Model& model) {
   const int last = int(model.config().num_hidden_layers) + 1, head = model.params().spec(model.head()).unit;
-  return head == last ? std::vector{last} : std::vector{last, head};
+  std::vector<int> units{head};
+  if (head != last && last < int(model.params().units().size())) units.insert(units.begin(), last);
+  return units;
 }
 
 }  // namespace

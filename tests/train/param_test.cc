@@ -130,9 +130,10 @@ struct Trained {
   float grad_norm = 0;
 };
 
-Trained train_two_steps(std::vector<std::string> frozen, int steps = 2) {
+Trained train_two_steps(std::vector<std::string> frozen, int steps = 2,
+                        const ModelConfig& model = sample_model(ModelType::qwen2)) {
   Rig rig;
-  Engine engine(sample_model(ModelType::qwen2), frozen_options(std::move(frozen)), rig.backend());
+  Engine engine(model, frozen_options(std::move(frozen)), rig.backend());
   engine.commit();
   engine.init_weights();
   std::vector<int32_t> tokens(32), targets(32);
@@ -168,6 +169,14 @@ TEST(Trainable, FrozenGradientsAreNotInTheNorm) {
 }
 
 TEST(Trainable, UnknownNamesAreRefused) { EXPECT_THROW(train_two_steps({"no such parameter"}, 0), Error); }
+
+// A final norm without gain, and a head that is the embedding: the last unit has no weights.
+TEST(Trainable, ModelsWithoutWeightsAfterTheirBlocksTrain) {
+  ModelConfig model = sample_model(ModelType::athanor);
+  model.tie_word_embeddings = true, model.lm_head_bias = false;
+  model.skip_from.clear(), model.skip_lambdas.clear();
+  EXPECT_GT(train_two_steps({}, 2, model).grad_norm, 0);
+}
 
 // Planning a unit must not search all units: with 20,000 units that took minutes, each time the engine was planned.
 TEST(ParamPlan, GrowsWithTheUnitsNotWithTheirSquare) {
