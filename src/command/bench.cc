@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/format.h"
 #include "base/rng.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/loader.h"
-#include "metrics/format.h"
 #include "perf/step_profile.h"
 #include "perf/timing.h"
 #include "train/setup.h"

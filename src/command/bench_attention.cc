@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "base/checksum.h"
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "ops/basic.h"
 #include "perf/best_seconds.h"
 

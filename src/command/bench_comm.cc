@@ -4,9 +4,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "perf/timing.h"
 
 namespace athanor {

@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/format.h"
 #include "base/rng.h"
 #include "command/command.h"
 #include "command/inference_weights.h"
 #include "command/machine.h"
 #include "cpu/thread_pool.h"
 #include "infer/sampler.h"
-#include "metrics/format.h"
 #include "perf/timing.h"
 #include "train/setup.h"
 

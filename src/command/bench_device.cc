@@ -3,9 +3,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "ops/gemm_problem.h"
 #include "perf/product_times.h"
 #include "train/setup.h"

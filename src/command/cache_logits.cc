@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "train/distillation.h"
 #include "train/snapshot.h"
 

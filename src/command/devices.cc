@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "cpu/make_cpu.h"
 #include "cuda/libraries/specs.h"
 #include "cuda/make_cuda.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

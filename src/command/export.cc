@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "command/command.h"
 #include "command/export_check.h"
 #include "command/float_names.h"
@@ -15,7 +16,6 @@
 #include "convert/peft_folder.h"
 #include "convert/sparsegpt.h"
 #include "convert/wanda.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace fs = std::filesystem;

@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "command/machine.h"
 #include "config/choices.h"
 #include "infer/calibrate.h"
 #include "infer/compare_models.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 

@@ -2,12 +2,12 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/format.h"
 #include "base/version.h"
 #include "command/command.h"
 #include "command/float_names.h"
 #include "config/choices.h"
 #include "convert/hf_folder.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "command/plan_cluster.h"
@@ -15,7 +16,6 @@
 #include "command/plan_ranks.h"
 #include "command/plan_search.h"
 #include "data/logit_cache.h"
-#include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "perf/offload_time.h"
 #include "pipeline/simulate.h"

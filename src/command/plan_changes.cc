@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "cpu/thread_pool.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "metrics/format.h"
+#include "base/format.h"
 
 namespace athanor {
 namespace {

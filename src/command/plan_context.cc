@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "config/choices.h"
 #include "engine/engine.h"
-#include "metrics/format.h"
 #include "perf/traffic.h"
 #include "train/setup.h"
 

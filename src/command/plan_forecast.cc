@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "base/json.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {

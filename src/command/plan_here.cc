@@ -2,9 +2,9 @@
 
 #include <cstdio>
 
+#include "base/format.h"
 #include "command/machine.h"
 #include "command/plan_forecast.h"
-#include "metrics/format.h"
 #include "perf/attention_rates.h"
 #include "train/setup.h"
 

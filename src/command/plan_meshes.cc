@@ -7,10 +7,10 @@
 #include <variant>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "command/plan_ranks.h"
 #include "command/quiet_log.h"
 #include "cpu/thread_pool.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {

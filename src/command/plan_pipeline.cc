@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "command/plan_ranks.h"
-#include "metrics/format.h"
 #include "pipeline/draw.h"
 #include "train/setup.h"
 

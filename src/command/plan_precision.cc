@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/format.h"
 #include "engine/engine.h"
-#include "metrics/format.h"
 #include "perf/roofline.h"
 
 namespace athanor {

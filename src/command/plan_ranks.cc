@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <numeric>
 
+#include "base/format.h"
 #include "command/plan_forecast.h"
 #include "command/plan_meshes.h"
-#include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "perf/offload_time.h"
 #include "perf/pipeline_time.h"

@@ -9,12 +9,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "command/plan_changes.h"
 #include "command/plan_forecast.h"
 #include "command/quiet_log.h"
 #include "cpu/thread_pool.h"
-#include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/format.h"
 #include "metrics/scaling_law.h"
 #include "train/setup.h"
 

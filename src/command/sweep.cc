@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "command/child.h"
 #include "command/command.h"
@@ -15,7 +16,6 @@
 #include "command/sweep_plan.h"
 #include "data/loader.h"
 #include "infer/evaluate.h"
-#include "metrics/format.h"
 #include "metrics/html_report.h"
 #include "train/setup.h"
 #include "train/snapshot.h"

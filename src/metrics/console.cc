@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/format.h"
+#include "base/format_time.h"
 #include "base/log.h"
-#include "metrics/format.h"
-#include "metrics/format_time.h"
 
 namespace athanor {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "base/crypto.h"
 #include "base/error.h"
+#include "base/format.h"
+#include "base/format_time.h"
 #include "metrics/chart.h"
-#include "metrics/format.h"
-#include "metrics/format_time.h"
 #include "metrics/lr_finder.h"
 #include "metrics/run_comparison.h"
 

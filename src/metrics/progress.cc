@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/json.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "metrics/format.h"
+#include "base/format.h"
 
 namespace athanor {
 // Whether to raise the alarm now; `on` is reset when the value falls below half of the limit.

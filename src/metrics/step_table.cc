@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "metrics/format.h"
+#include "base/format.h"
 
 namespace athanor {
 namespace {

@@ -1,7 +1,7 @@
 #include "perf/mfu_peak.h"
 
 #include "base/error.h"
-#include "metrics/format.h"
+#include "base/format.h"
 
 namespace athanor {
 

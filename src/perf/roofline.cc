@@ -6,8 +6,8 @@
 #include <limits>
 #include <string_view>
 
+#include "base/format.h"
 #include "engine/engine.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

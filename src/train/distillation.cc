@@ -5,11 +5,11 @@
 #include <limits>
 
 #include "base/checksum.h"
+#include "base/format.h"
 #include "checkpoint/store.h"
 #include "convert/gguf_reader.h"
 #include "data/loader.h"
 #include "infer/evaluate.h"
-#include "metrics/format.h"
 #include "tokenizer/load.h"
 #include "train/find_together.h"
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "comm/rank_info.h"
 #include "comm/texts.h"
-#include "metrics/format.h"
 
 namespace athanor {
 namespace {

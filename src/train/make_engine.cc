@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
+#include "base/format.h"
 #include "base/log.h"
-#include "metrics/format.h"
 #include "perf/roofline.h"
 #include "perf/traffic.h"
 #include "pipeline/simulate.h"

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/format.h"
 #include "base/log.h"
 #include "comm/texts.h"
 #include "infer/multiple_choice.h"
 #include "metrics/flops.h"
-#include "metrics/format.h"
 #include "perf/best_seconds.h"
 #include "tokenizer/load.h"
 #include "train/checkpointer.h"

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/format.h"
 #include "data/loader.h"
-#include "metrics/format.h"
 #include "metrics/process_memory.h"
 #include "ops/step_control.h"
 #include "train/find_together.h"

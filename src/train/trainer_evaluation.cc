@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
+#include "base/format.h"
 #include "base/log.h"
-#include "metrics/format.h"
 #include "metrics/jsonl.h"
 #include "train/trainer.h"
 

@@ -8,9 +8,9 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "comm/texts.h"
 #include "metrics/console.h"
-#include "metrics/format.h"
 #include "metrics/jsonl.h"
 #include "metrics/tensorboard.h"
 #include "ops/step_control.h"

@@ -1,7 +1,7 @@
 // Opens data sets from the config, and decides how windows become rows.
 #include <algorithm>
 
-#include "metrics/format.h"
+#include "base/format.h"
 #include "tokenizer/load.h"
 #include "tokenizer/token_bytes.h"
 #include "train/setup.h"

@@ -1,4 +1,4 @@
-#include "metrics/format_time.h"
+#include "base/format_time.h"
 
 #include <cmath>
 #include <cstdio>

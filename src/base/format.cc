@@ -1,4 +1,4 @@
-#include "metrics/format.h"
+#include "base/format.h"
 
 #include <array>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Numbers for people, at the borders between units and for numbers that are none.
-#include "metrics/format.h"
-#include "metrics/format_time.h"
+#include "base/format.h"
+#include "base/format_time.h"
 
 #include <gtest/gtest.h>
 
