@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/int.h"
-#include "metrics/flops.h"
+#include "perf/flops.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -7,8 +7,8 @@
 #include "config/config.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
-#include "metrics/flops.h"
 #include "metrics/record.h"
+#include "perf/flops.h"
 
 namespace athanor {
 

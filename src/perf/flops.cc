@@ -1,4 +1,4 @@
-#include "metrics/flops.h"
+#include "perf/flops.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Operation counts against published figures and against counting pairs one by one.
-#include "metrics/flops.h"
+#include "perf/flops.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace athanor {
 namespace {
 
 // GPT-2 124M: 12 x 12 x 768^2 in the blocks (biases and norms do not multiply matrices) and the tied head 50257 x 768.
-ModelSize gpt2() {
+ModelSize gpt2_size() {
   return {.matmul_parameters = 12 * 12 * 768 * 768 + 50257 * 768,
           .layers = 12,
           .heads = 12,
@@ -18,7 +18,7 @@ ModelSize gpt2() {
 }
 
 TEST(Flops, AttentionIsHalvedExactlyInTheCausalCount) {
-  const FlopCount count = training_flops_per_token(gpt2());
+  const FlopCount count = training_flops_per_token(gpt2_size());
   const double n = 6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768);
   EXPECT_DOUBLE_EQ(count.causal, n + 6.0 * 12 * 1024 * 768);
   EXPECT_DOUBLE_EQ(count.full, n + 12.0 * 12 * 1024 * 768);
@@ -63,7 +63,7 @@ TEST(Flops, SparsePatternsAgreeWithCountedPairs) {
 }
 
 TEST(Flops, AWindowAsLongAsTheSequenceChangesNothing) {
-  ModelSize size = gpt2();
+  ModelSize size = gpt2_size();
   const double all = training_flops_per_token(size).causal;
   for (int64_t window : {1024, 5000}) {
     size.window = window;
