@@ -22,7 +22,7 @@
 #include "engine/stage.h"
 #include "engine/stage_links.h"
 #include "engine/step_requests.h"
-#include "metrics/step_table.h"
+#include "engine/step_table.h"
 #include "model/adapters.h"
 #include "model/low_precision.h"
 #include "nn/context.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "metrics/step_table.h"
+#include "engine/step_table.h"
 
 namespace athanor {
 

@@ -14,6 +14,7 @@
 #include "train/find_together.h"
 #include "train/routing_report.h"
 #include "train/shared_folder.h"
+#include "train/step_times.h"
 
 namespace athanor {
 namespace {
@@ -284,16 +285,6 @@ void Trainer::tell_first_step(int64_t done, int64_t micros) {
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
-// If the device runs asynchronously, times are measured by the device; its idle time counts as waiting for data, at
-// most as long as the host waited for data.
-PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
-  if (backend_.device.unified()) return host;
-  PhaseTimes times = done.times;
-  times[Phase::data] = std::min(times[Phase::other], host[Phase::data]);
-  times[Phase::other] -= times[Phase::data];
-  return times;
-}
-
 void Trainer::collect_step() {
   const StepResult done = engine_->collect();
   if (backend_.control) hear(to_requests(done.requests));
@@ -323,7 +314,8 @@ void Trainer::collect_steps() {
 
 void Trainer::report(const StepResult& result, const LaunchedStep& launched, float loss_scale) {
   const StepState& done = result.state;
-  const PhaseTimes times = times_of(result, launched.host_times);
+  const PhaseTimes times =
+      backend_.device.unified() ? launched.host_times : step_times(result.times, launched.host_times);
   const double tokens = double(launched.sequences * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;

@@ -102,7 +102,6 @@ class Trainer {
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // true if work after this step needs its result
   void end_rounds();                   // ends the rounds of local updates that end with the last step
-  PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
   void count_quantized();

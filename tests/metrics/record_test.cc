@@ -7,7 +7,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "metrics/step_table.h"
 #include "tests/metrics/temp_dir.h"
 
 namespace athanor {
@@ -66,14 +65,6 @@ TEST(Record, DocumentationShowsTheTable) {
   EXPECT_NE(doc.find(fields_markdown()), std::string::npos)
       << "configs/LOGS.md does not hold the table of src/metrics/record.cc; it should read\n"
       << fields_markdown();
-}
-
-TEST(Record, DocumentationNamesThePhasesOfTheStepTable) {
-  std::string phases;
-  for (size_t i = 0; i < kPhases; ++i) phases += cat(i > 0 ? ", " : "", "`", to_string(Phase(i)), "`");
-  std::string doc = contents("configs/LOGS.md");
-  std::replace(doc.begin(), doc.end(), '\n', ' ');
-  EXPECT_NE(doc.find(phases), std::string::npos) << phases;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "metrics/step_table.h"
+#include "engine/step_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,17 +62,6 @@ Phase PhaseClock::enter(Phase phase) {
 PhaseTimes PhaseClock::lap() {
   settle();
   return std::exchange(times_, PhaseTimes{});
-}
-
-void set_times(StepMetrics& m, const PhaseTimes& times) {
-  const auto ms = [](int64_t ns) { return double(ns) * 1e-6; };
-  m.step_ms = ms(times.total());
-  m.data_ms = ms(times[Phase::data]);
-  m.forward_ms = ms(times[Phase::forward]);
-  m.backward_ms = ms(times[Phase::backward]);
-  m.communication_ms = ms(times[Phase::communication]);
-  m.optimizer_ms = ms(times[Phase::optimizer]);
-  m.other_ms = ms(times[Phase::checkpoint] + times[Phase::eval] + times[Phase::other]);
 }
 
 void StepTable::add(const PhaseTimes& times, int64_t steps) {

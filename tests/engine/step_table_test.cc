@@ -1,11 +1,14 @@
-// The phases of a step account for all of its time, in the clock, in the record and in the printed table.
-#include "metrics/step_table.h"
+// The phases of a step account for all of its time, in the clock and in the printed table.
+#include "engine/step_table.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 
 namespace athanor {
@@ -70,17 +73,6 @@ TEST(PhaseClock, RealTimePasses) {
   while (PhaseClock::Clock::now() - before < milliseconds(2)) {
   }
   EXPECT_GE(clock.lap().total(), 2'000'000);
-}
-
-TEST(PhaseTimes, FillARecordWhosePartsSumToTheStep) {
-  PhaseTimes times;
-  for (size_t i = 0; i < kPhases; ++i) times.ns[i] = int64_t(1'000'000 * (i + 1));
-  StepMetrics m;
-  set_times(m, times);
-  EXPECT_DOUBLE_EQ(m.step_ms, 36);
-  EXPECT_DOUBLE_EQ(m.other_ms, 6 + 7 + 8) << "checkpoint and evaluation are other";
-  EXPECT_NEAR(m.data_ms + m.forward_ms + m.backward_ms + m.communication_ms + m.optimizer_ms + m.other_ms, m.step_ms,
-              1e-9);
 }
 
 // The figures of the printed table, in units of the last digit.
@@ -151,6 +143,14 @@ TEST(StepTable, WithoutAStepThereIsNothingToSay) {
   EXPECT_EQ(table.report(), "");
   table.add({}, 1);
   EXPECT_NE(table.report().find("step                 0.00      0.0\n"), std::string::npos) << "no time passed";
+}
+
+TEST(StepTable, DocumentationNamesThePhases) {
+  std::string phases;
+  for (size_t i = 0; i < kPhases; ++i) phases += cat(i > 0 ? ", " : "", "`", to_string(Phase(i)), "`");
+  std::string doc = read_file("configs/LOGS.md", 1 << 20);
+  std::replace(doc.begin(), doc.end(), '\n', ' ');
+  EXPECT_NE(doc.find(phases), std::string::npos) << phases;
 }
 
 }  // namespace

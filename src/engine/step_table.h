@@ -7,8 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "metrics/record.h"
-
 namespace athanor {
 
 enum class Phase { data, forward, backward, communication, optimizer, checkpoint, eval, other };
@@ -58,9 +56,6 @@ class PhaseScope {
   PhaseClock& clock_;
   Phase before_;
 };
-
-// Sets step_ms and its parts; checkpoint and evaluation count as other.
-void set_times(StepMetrics&, const PhaseTimes&);
 
 class StepTable {
  public:
