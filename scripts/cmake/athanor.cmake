@@ -50,7 +50,7 @@ function(athanor_library folder)
       if(folder MATCHES "^(base|cpu|reference|tokenizer)$") # compute, or need inlined functions of xxHash
         target_compile_options(athanor_${folder} PRIVATE -O1)
       endif()
-    elseif(folder MATCHES "^(checkpoint|command|config|convert|engine|metrics|model|nn|optim|param|perf|pipeline|tape|train)$")
+    elseif(folder MATCHES "^(analysis|checkpoint|command|config|convert|engine|metrics|model|nn|optim|param|perf|pipeline|plan|report|tape|train)$")
       # Folders that neither compute nor run once per op are compiled for a short build, not for speed.
       target_compile_options(athanor_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()

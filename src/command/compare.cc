@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <memory>
 
+#include "analysis/run_comparison.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "command/child.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/html_report.h"
-#include "metrics/run_comparison.h"
+#include "report/html_report.h"
 
 namespace athanor {
 namespace {

@@ -5,12 +5,12 @@
 #include <memory>
 #include <optional>
 
+#include "analysis/lr_finder.h"
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/html_report.h"
 #include "metrics/jsonl.h"
-#include "metrics/lr_finder.h"
+#include "report/html_report.h"
 #include "train/trainer.h"
 
 namespace athanor {

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "command/command.h"
-#include "metrics/html_report.h"
+#include "report/html_report.h"
 
 namespace athanor {
 namespace {

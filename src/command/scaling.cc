@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <memory>
 
+#include "analysis/scaling_law.h"
 #include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "metrics/scaling_law.h"
 #include "train/setup.h"
 
 namespace athanor {

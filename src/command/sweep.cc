@@ -16,7 +16,7 @@
 #include "command/sweep_plan.h"
 #include "data/loader.h"
 #include "infer/evaluate.h"
-#include "metrics/html_report.h"
+#include "report/html_report.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "command/sweep_plan.h"
-#include "metrics/chart.h"
 #include "perf/activation_sizes.h"
+#include "report/chart.h"
 
 namespace athanor {
 

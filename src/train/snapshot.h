@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/noise_scale.h"
 #include "convert/model_folder.h"
 #include "engine/engine.h"
-#include "metrics/noise_scale.h"
 #include "perf/mfu_peak.h"
 #include "tokenizer/tokenizer.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "metrics/html_report.h"
 #include "metrics/run_records.h"
+#include "report/html_report.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace athanor;

@@ -1,5 +1,5 @@
 // The learning-rate range test: smoothing, where it ends, what it suggests.
-#include "metrics/lr_finder.h"
+#include "analysis/lr_finder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Scaling laws: an optimum is one, the two ways to ask for it agree, and the published figures come out.
-#include "metrics/scaling_law.h"
+#include "analysis/scaling_law.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "metrics/scaling_law.h"
+#include "analysis/scaling_law.h"
 
 #include <array>
 #include <cmath>

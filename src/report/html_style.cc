@@ -1,5 +1,5 @@
 // Style of the report (light, dark, narrow screens) and its script, which shows values under the pointer.
-#include "metrics/html_report.h"
+#include "report/html_report.h"
 
 namespace athanor {
 

@@ -1,4 +1,4 @@
-#include "metrics/noise_scale.h"
+#include "analysis/noise_scale.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "metrics/chart.h"
+#include "report/chart.h"
 
 #include <algorithm>
 #include <cmath>

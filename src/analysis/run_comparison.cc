@@ -1,4 +1,4 @@
-#include "metrics/run_comparison.h"
+#include "analysis/run_comparison.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/crypto.h"
-#include "metrics/chart.h"
-#include "metrics/html_report.h"
 #include "metrics/jsonl.h"
+#include "report/chart.h"
+#include "report/html_report.h"
 #include "tests/metrics/temp_dir.h"
 
 namespace athanor {
@@ -323,6 +323,16 @@ TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
   RunRecords empty;
   empty.name = "nothing yet";
   EXPECT_NE(html_report(std::vector{empty}).find("starting"), std::string::npos);
+}
+
+TEST(Report, ShowsQuantizationOfRunsThatHaveIt) {
+  std::vector<RunRecords> runs = {sample("low precision", 3)};
+  EXPECT_EQ(html_report(runs).find("Rounding to 8 bits"), std::string::npos);
+  runs[0].quantized = {
+      {.step = 3, .layer = "h.0<b>", .operand = "forward_x", .dtype = "f8_e4m3", .values = 1000, .underflowed = 100}};
+  const std::string html = html_report(runs);
+  EXPECT_NE(html.find("Rounding to 8 bits"), std::string::npos);
+  EXPECT_EQ(html.find("h.0<b>"), std::string::npos) << "names are escaped";
 }
 
 TEST(Report, TicksAreRoundAndFew) {

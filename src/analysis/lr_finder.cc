@@ -1,4 +1,4 @@
-#include "metrics/lr_finder.h"
+#include "analysis/lr_finder.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "metrics/chart.h"
 #include "metrics/run_records.h"
+#include "report/chart.h"
 
 namespace athanor {
 

@@ -1,4 +1,4 @@
-#include "metrics/html_report.h"
+#include "report/html_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,13 +8,13 @@
 #include <set>
 #include <utility>
 
+#include "analysis/lr_finder.h"
+#include "analysis/run_comparison.h"
 #include "base/crypto.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/format_time.h"
-#include "metrics/chart.h"
-#include "metrics/lr_finder.h"
-#include "metrics/run_comparison.h"
+#include "report/chart.h"
 
 namespace athanor {
 namespace {
