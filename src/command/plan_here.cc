@@ -4,8 +4,8 @@
 
 #include "base/format.h"
 #include "command/machine.h"
-#include "command/plan_forecast.h"
 #include "perf/attention_rates.h"
+#include "plan/forecast.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -1,7 +1,7 @@
 // plan --ranks N without --gpu: ranks on this machine's CPU, each with the configured threads, at rates measured first.
 #pragma once
-#include "command/plan_ranks.h"
 #include "config/config.h"
+#include "plan/rank_plan.h"
 
 namespace athanor {
 

@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "command/plan_ranks.h"
 #include "pipeline/draw.h"
+#include "plan/rank_plan.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -1,92 +1,27 @@
 #include "command/plan_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <variant>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "command/plan_changes.h"
-#include "command/plan_forecast.h"
 #include "command/quiet_log.h"
-#include "cpu/thread_pool.h"
-#include "train/setup.h"
+#include "plan/changes.h"
+#include "plan/forecast.h"
+#include "plan/search.h"
 
 namespace athanor {
 namespace {
 
 constexpr size_t kShown = 5;
-constexpr int kMostSearchedContext = 64, kMostStages = 16;
-
-struct Tried {
-  Candidate way;
-  Prediction p;      // expected step
-  double bound = 0;  // seconds of the step at ideal rates
-};
-
-// Result of a search: the possible candidates, shortest expected step first, and the reasons why others are not.
-struct Ways {
-  std::vector<Tried> all;
-  std::map<std::string, std::vector<Candidate>> refused;
-  size_t tried = 0;
-};
-
-std::string keys_of(const Candidate& w) {
-  return cat("zero_stage ", w.stage, w.copies > 1 ? cat(", data_parallel_replicate_size ", w.copies) : "",
-             w.tensor > 1 ? cat(", tensor_parallel_size ", w.tensor, " with sequence_parallel") : "",
-             w.context > 1 ? cat(", context_parallel_size ", w.context) : "",
-             w.pipeline > 1 ? cat(", pipeline_parallel_size ", w.pipeline, " with ", name_of(w.schedule)) : "");
-}
 
 std::string pipeline_text(const Candidate& w) {
   return w.pipeline == 1 ? "-" : cat(w.pipeline, " ", name_of(w.schedule));
 }
 
-void try_all(Ways& found, const Config& config, const Cluster& on, const std::vector<Candidate>& candidates) {
-  std::vector<std::variant<Tried, std::string>> answers(candidates.size());
-  ThreadPool().parallel_for(int64_t(candidates.size()), [&](int64_t i) {
-    try {
-      Config c = configured_as(config, candidates[size_t(i)]);
-      validate(c);
-      const RankPlan plan(c, on);
-      answers[size_t(i)] = Tried{candidates[size_t(i)], plan.expected(), plan.with({}).step()};
-    } catch (const Error& e) {
-      const std::string why = e.what();
-      answers[size_t(i)] = why.substr(0, why.find('\n'));
-    }
-  });
-  for (size_t i = 0; i < candidates.size(); ++i)
-    if (const auto* tried = std::get_if<Tried>(&answers[i]))
-      found.all.push_back(*tried);
-    else
-      found.refused[std::get<std::string>(answers[i])].push_back(candidates[i]);
-  found.tried += candidates.size();
-  std::ranges::stable_sort(found.all, [](const Tried& a, const Tried& b) {
-    return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
-  });
-}
-
-// Tries all candidates, and the other schedules for the best pipeline.
-Ways search(const Config& config, const Cluster& on) {
-  Ways found;
-  try_all(found, config, on, search_candidates(config, on));
-  const auto pipeline = std::ranges::find_if(found.all, [](const Tried& f) { return f.way.pipeline > 1; });
-  if (pipeline == found.all.end()) return found;
-  std::vector<Candidate> schedules;
-  for (const PipelineSchedule s : {PipelineSchedule::interleaved, PipelineSchedule::zb1p, PipelineSchedule::zbv}) {
-    schedules.push_back(pipeline->way);
-    schedules.back().schedule = s;
-  }
-  try_all(found, config, on, schedules);
-  return found;
-}
-
-void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& all, double price) {
+void print_found(const Config& c, const Cluster& on, const std::vector<PlannedCandidate>& all, double price) {
   std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies",
               "context", "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms",
               "bound ms", "tokens/s", "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
@@ -104,11 +39,12 @@ void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& a
   }
 }
 
-void print_memory(const std::vector<Tried>& all) {
+void print_memory(const std::vector<PlannedCandidate>& all) {
   std::printf("\nmemory of a rank\n%5s %6s %7s %6s %14s", "stage", "copies", "context", "tensor", "pipeline");
   std::vector<size_t> kinds;
   for (size_t k = 0; k < size_t(kMemoryKinds); ++k)
-    if (std::ranges::any_of(all, [&](const Tried& f) { return f.p.memory_by_kind[k] > 0; })) kinds.push_back(k);
+    if (std::ranges::any_of(all, [&](const PlannedCandidate& f) { return f.p.memory_by_kind[k] > 0; }))
+      kinds.push_back(k);
   for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p, bound] = all[i];
@@ -118,81 +54,10 @@ void print_memory(const std::vector<Tried>& all) {
   std::printf("\n");
 }
 
-}  // namespace
-
-Config configured_as(const Config& config, const Candidate& w) {
-  Config c = config;
-  c.zero_stage = w.stage;
-  c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
-  c.sequence_parallel = w.tensor > 1;
-  c.pipeline_parallel_size = w.pipeline, c.pipeline_schedule = w.schedule;
-  c.virtual_pipeline_size = 0;  // 0: as the schedule requires
-  c.pipeline_layout.clear();
-  if (!copies_are_workers(c)) c.data_parallel_replicate_size = w.copies;
-  c.data_parallel_shard_size = 0;
-  c.micro_batch_size = c.gradient_accumulation_steps = 0;
-  c.recompute_granularity = RecomputeGranularity::none;  // a run recomputes more if memory requires it
-  return c;
-}
-
-// Tries the smallest context-parallel size that leaves one sequence per data-parallel rank, and the next one, since
-// ranks with different sequences send less.
-std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
-  std::vector<Candidate> all;
-  const int64_t batch = common_batch_size(c);
-  const auto add = [&](const Candidate& w) {
-    if (std::ranges::find(all, w) == all.end()) all.push_back(w);
-  };
-  for (int tensor = 1; tensor <= on.ranks / on.nodes; tensor *= 2) {
-    if (!on.network.within_machines(tensor, 1) || on.ranks % tensor != 0) continue;
-    int tried = 0;
-    for (int context = 1; context <= kMostSearchedContext && tried < 2; context *= 2) {
-      const int together = tensor * context;
-      if (on.ranks % together != 0 || c.seq_length % (2 * context) != 0) break;
-      const int groups = on.ranks / together;
-      if (batch % groups != 0) continue;
-      ++tried;
-      for (const int stage : {1, 2, 3})
-        for (const int copies : {1, on.nodes})
-          if (groups % copies == 0)
-            add({stage, copies_are_workers(c) ? int(c.data_parallel_replicate_size) : copies, context, tensor});
-    }
-    for (int stages = 2; stages <= kMostStages && stages <= c.model.num_hidden_layers; stages *= 2)
-      if (on.ranks % (tensor * stages) == 0 && batch % (on.ranks / (tensor * stages)) == 0)
-        add({1, copies_are_workers(c) ? int(c.data_parallel_replicate_size) : 1, 1, tensor, stages});
-  }
-  return all;
-}
-
-namespace {
-
 using Json = nlohmann::ordered_json;
 
-// For each choice, the best candidate with another value of it.
-std::vector<std::pair<std::string, Tried>> other_choices(const std::vector<Tried>& all) {
-  const Candidate& best = all.front().way;
-  std::vector<std::pair<std::string, Tried>> others;
-  const auto add = [&](const char* key, const auto& value_of) {
-    for (const Tried& f : all)
-      if (value_of(f.way) != value_of(best)) return void(others.emplace_back(key, f));
-  };
-  add("zero_stage", [](const Candidate& w) { return w.stage; });
-  add("data_parallel_replicate_size", [](const Candidate& w) { return w.copies; });
-  add("tensor_parallel_size", [](const Candidate& w) { return w.tensor; });
-  add("context_parallel_size", [](const Candidate& w) { return w.context; });
-  add("pipeline_parallel_size", [](const Candidate& w) { return w.pipeline; });
-  return others;
-}
-
-Config configured_exactly_as(const Config& config, const Tried& best) {
-  Config c = configured_as(config, best.way);
-  c.micro_batch_size = best.p.micro_batch_size;
-  validate(c);
-  return c;
-}
-
-void print_text(const Config& config, const Cluster& on, const Ways& found, double price) {
-  const std::vector<Tried>& all = found.all;
+void print_text(const Config& config, const Cluster& on, const SearchResult& found, double price) {
+  const std::vector<PlannedCandidate>& all = found.possible;
   for (const auto& [why, which] : found.refused)
     std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
                 which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
@@ -200,7 +65,7 @@ void print_text(const Config& config, const Cluster& on, const Ways& found, doub
       "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
       "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
       "recomputation as a run chooses them; the fastest, as expected, beside the bound that no step beats:\n\n",
-      int(all.size()), found.tried, kMostStages);
+      int(all.size()), found.tried, kMostSearchedStages);
   print_found(config, on, all, price);
   print_memory(all);
   std::printf("\n");
@@ -223,8 +88,8 @@ void print_text(const Config& config, const Cluster& on, const Ways& found, doub
   std::printf("\nbest with one change\n%s", of_best.c_str());
 }
 
-void print_json(const Config& config, const Cluster& on, const Ways& found, double price) {
-  const auto described = [&](const Tried& f) {
+void print_json(const Config& config, const Cluster& on, const SearchResult& found, double price) {
+  const auto described = [&](const PlannedCandidate& f) {
     const Config c = configured_exactly_as(config, f);
     Json json = Json::parse(to_json(config, on, forecast(RankPlan(c, on))));
     json["keys"] = keys_of(f.way);
@@ -233,13 +98,13 @@ void print_json(const Config& config, const Cluster& on, const Ways& found, doub
     return json;
   };
   Json ways = Json::array(), others = Json::array(), refused = Json::array();
-  for (size_t i = 0; i < std::min(kShown, found.all.size()); ++i) ways.push_back(described(found.all[i]));
-  for (const auto& [key, other] : other_choices(found.all))
+  for (size_t i = 0; i < std::min(kShown, found.possible.size()); ++i) ways.push_back(described(found.possible[i]));
+  for (const auto& [key, other] : other_choices(found.possible))
     others.push_back({{"another", key}, {"keys", keys_of(other.way)}, {"expected_seconds", other.p.step()}});
   for (const auto& [why, which] : found.refused)
     for (const Candidate& w : which) refused.push_back({{"keys", keys_of(w)}, {"why", why}});
   std::printf("%s\n", json_text(Json{{"tried", found.tried},
-                                     {"possible", found.all.size()},
+                                     {"possible", found.possible.size()},
                                      {"fastest", ways},
                                      {"another_choice", others},
                                      {"not_possible", refused}},
@@ -251,8 +116,8 @@ void print_json(const Config& config, const Cluster& on, const Ways& found, doub
 
 void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
   const QuietLog quiet(config.log_level);
-  const Ways found = search(config, on);
-  if (found.all.empty())
+  const SearchResult found = search(config, on);
+  if (found.possible.empty())
     throw Error(cat("plan --search: none of ", found.tried, " ways to run ", config.global_batch_size,
                     " sequences a step on ", on.ranks, " GPUs is possible",
                     found.tried == 0 ? "; take a global_batch_size that divides among them"
@@ -263,7 +128,7 @@ void print_search(const Config& config, const Cluster& on, const SearchArgs& arg
   else
     print_text(config, on, found, args.price);
   if (args.write.empty()) return;
-  write_file(args.write, dump_resolved(configured_exactly_as(config, found.all.front())));
+  write_file(args.write, dump_resolved(configured_exactly_as(config, found.possible.front())));
   if (!args.json)
     std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
                 args.write.c_str(), on.ranks, args.write.c_str());

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "command/sweep_plan.h"
 #include "perf/activation_sizes.h"
+#include "plan/sweep_runs.h"
 #include "report/chart.h"
 
 namespace athanor {

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "plan/search.h"
 #include "tests/temp_dir.h"
 #include "train/setup.h"
 

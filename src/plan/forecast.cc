@@ -1,4 +1,4 @@
-#include "command/plan_forecast.h"
+#include "plan/forecast.h"
 
 #include <algorithm>
 #include <cmath>

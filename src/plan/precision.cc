@@ -1,4 +1,4 @@
-#include "command/plan_precision.h"
+#include "plan/precision.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "command/plan_context.h"
+#include "plan/context_figures.h"
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-#include "command/sweep_plan.h"
+#include "plan/sweep_runs.h"
 
 #include <algorithm>
 #include <charconv>

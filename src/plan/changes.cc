@@ -1,4 +1,4 @@
-#include "command/plan_changes.h"
+#include "plan/changes.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -1,12 +1,12 @@
 // The step that a plan expects: its parts add up, it is no faster than the bound, and each assumption moves what it is
 // about.
-#include "command/plan_forecast.h"
+#include "plan/forecast.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "command/plan_changes.h"
+#include "plan/changes.h"
 
 namespace athanor {
 namespace {

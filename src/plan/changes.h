@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "command/plan_ranks.h"
 #include "config/config.h"
+#include "plan/rank_plan.h"
 
 namespace athanor {
 

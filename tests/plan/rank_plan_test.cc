@@ -1,5 +1,5 @@
 // What many ranks would take: the price of an optimizer by the model of docs/distributed.md.
-#include "command/plan_ranks.h"
+#include "plan/rank_plan.h"
 
 #include <gtest/gtest.h>
 
