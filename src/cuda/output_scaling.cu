@@ -93,9 +93,7 @@ void run(const OutputSquares& op, void*, cudaStream_t stream) {
     table.add({data<double>(p.sums), data<float>(p.x), n, r},
               r.columns ? div_ceil<int64_t>(r.cols, kLanes) : div_ceil<int64_t>(rows, kWarps));
   };
-  in_tables<SquaresPart>(op.parts, add_part, [&](const Ranges<SquaresPart>& table) {
-    CUDA_CHECK(launch(output_squares, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table));
-  });
+  launch_tables(output_squares, op.parts, add_part, stream);
 }
 
 void run(const ScaleOutputs& op, void*, cudaStream_t stream) {
@@ -104,8 +102,6 @@ void run(const ScaleOutputs& op, void*, cudaStream_t stream) {
     const Extent whole = extent(p.x.numel(), data<char>(p.x));
     table.add({data<float>(p.x), data<float>(p.factors), p.range, whole}, tiles_of(whole.n));
   };
-  in_tables<ScaledPart>(op.parts, add_part, [&](const Ranges<ScaledPart>& table) {
-    CUDA_CHECK(launch(scale_outputs, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table));
-  });
+  launch_tables(scale_outputs, op.parts, add_part, stream);
 }
 }  // namespace athanor::cuda

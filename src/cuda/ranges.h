@@ -1,5 +1,6 @@
 // One launch over several flat buffers: a table of ranges in the kernel's parameters tells each block where it works.
 #pragma once
+#include "cuda/flat.h"
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
 namespace athanor::cuda {
@@ -44,5 +45,19 @@ void in_tables(const List& list, Add add, Launch launch) {
     table = {};
   }
   if (table.count > 0) launch(table);
+}
+
+// Launches kernel(table, arguments...) with the table's blocks of kTileThreads threads.
+template <class Range, class... P, class... A>
+void launch_table(void (*kernel)(Ranges<Range>, P...), const Ranges<Range>& table, cudaStream_t stream,
+                  const A&... arguments) {
+  CUDA_CHECK(launch(kernel, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table, arguments...));
+}
+
+// Launches kernel(table, arguments...) for all ranges of a list; see in_tables().
+template <class Range, class... P, class List, class Add, class... A>
+void launch_tables(void (*kernel)(Ranges<Range>, P...), const List& list, Add add, cudaStream_t stream,
+                   const A&... arguments) {
+  in_tables<Range>(list, add, [&](const Ranges<Range>& table) { launch_table(kernel, table, stream, arguments...); });
 }
 }  // namespace athanor::cuda

@@ -77,17 +77,13 @@ void run(const FactoredMoments& op, void*, cudaStream_t stream) {
                data<double>(p.row_sums), data<double>(p.column_sums), p.r.numel(), p.c.numel(), p.row_sums.rows()},
               1);
   };
-  in_tables<FactoredPart>(op.parts, add_part, [&](const Ranges<FactoredPart>& table) {
-    CUDA_CHECK(launch(factored_moments, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table, rule));
-  });
+  launch_tables(factored_moments, op.parts, add_part, stream, rule);
 }
 
 void run(const ClipFactors& op, void*, cudaStream_t stream) {
   const auto add_part = [](Ranges<ClippedPart>& table, const ClipFactors::Part& p) {
     table.add({data<float>(p.factors), data<double>(p.sums), p.factors.numel(), p.columns, p.sums.rows()}, 1);
   };
-  in_tables<ClippedPart>(op.parts, add_part, [&](const Ranges<ClippedPart>& table) {
-    CUDA_CHECK(launch(clip_factors, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table, op.limit));
-  });
+  launch_tables(clip_factors, op.parts, add_part, stream, op.limit);
 }
 }  // namespace athanor::cuda

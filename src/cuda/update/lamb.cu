@@ -149,10 +149,7 @@ void run(const AdamDirection& op, void*, cudaStream_t stream) {
   const auto kernel = short_m   ? short_v ? adam_directions<bf16, bf16> : adam_directions<bf16, float>
                         : short_v ? adam_directions<float, bf16>
                                 : adam_directions<float, float>;
-  in_tables<DirectionPart>(op.parts, add_part, [&](const Ranges<DirectionPart>& table) {
-    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(kernel, config, table, rule));
-  });
+  launch_tables(kernel, op.parts, add_part, stream, rule);
 }
 
 void run(const ScaleByTrustRatio& op, void*, cudaStream_t stream) {
@@ -161,10 +158,7 @@ void run(const ScaleByTrustRatio& op, void*, cudaStream_t stream) {
     const Extent whole = extent(p.grad.numel(), data<char>(p.grad));
     table.add({data<float>(p.grad), data<double>(p.sums), p.sums.cols(), whole}, tiles_of(whole.n));
   };
-  in_tables<ScaledPart>(op.parts, add_part, [&](const Ranges<ScaledPart>& table) {
-    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(scale_by_trust_ratio, config, table));
-  });
+  launch_tables(scale_by_trust_ratio, op.parts, add_part, stream);
 }
 
 void run(const AverageTrustRatio& op, void*, cudaStream_t stream) {

@@ -566,8 +566,7 @@ AdamRule adam_rule(const Op& op) {
 }
 template <class Kind>
 void launch_update(const AdamW8bit& op, const Ranges<CodedPart>& table, cudaStream_t stream) {
-  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(adamw_8bit_tiles<Kind>, config, table, adam_rule(op)));
+  launch_table(adamw_8bit_tiles<Kind>, table, stream, adam_rule(op));
 }
 void add(Ranges<CodedPart>& table, const AdamW8bit::Part& p) {
   if (p.master.numel() == 0) return;
@@ -585,8 +584,7 @@ void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stre
   const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
                         : short_v ? adamw_tiles<Kind, float, bf16>
                                 : adamw_tiles<Kind, float, float>;
-  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(kernel, config, table, rule));
+  launch_table(kernel, table, stream, rule);
 }
 
 template <class Kind>
@@ -601,10 +599,9 @@ void launch_update(const ScheduleFreeAdamW& op, const Ranges<Part>& table, cudaS
                               .average1 = op.average1,
                               .average2 = op.average2,
                               .cautious = op.cautious};
-  const auto kernel = op.parts.front().v.dtype == DType::bf16 ? schedule_free_tiles<Kind, bf16>
-                                                              : schedule_free_tiles<Kind, float>;
-  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(kernel, config, table, rule));
+  const auto kernel =
+      op.parts.front().v.dtype == DType::bf16 ? schedule_free_tiles<Kind, bf16> : schedule_free_tiles<Kind, float>;
+  launch_table(kernel, table, stream, rule);
 }
 
 template <class Kind, class Rule>
@@ -612,8 +609,7 @@ void launch_rule(const UpdatePart& like, const Ranges<Part>& table, const Rule& 
   const auto kernel = !like.m                       ? update_tiles<Kind, None, Rule>
                       : like.m.dtype == DType::bf16 ? update_tiles<Kind, bf16, Rule>
                                                     : update_tiles<Kind, float, Rule>;
-  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(kernel, config, table, rule));
+  launch_table(kernel, table, stream, rule);
 }
 template <class Kind>
 void launch_update(const Sgd& op, const Ranges<Part>& table, cudaStream_t stream) {
@@ -656,9 +652,8 @@ void run_update(const Op& op, cudaStream_t stream) {
 }  // namespace
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
-  CUDA_CHECK(
-      launch(step_control, {dim3(1), dim3(32), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window),
-             data<float>(op.scores), op.scores ? op.scores.numel() : 0, op));
+  CUDA_CHECK(launch(step_control, {dim3(1), dim3(32), 0, stream}, data<StepState>(op.state),
+                    data<SpikeWindow>(op.window), data<float>(op.scores), op.scores ? op.scores.numel() : 0, op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
@@ -679,10 +674,7 @@ void run(const Ema& op, void*, cudaStream_t stream) {
   const auto kernel = master == DType::i16    ? ema_tiles<Halved>
                       : master == DType::bf16 ? ema_tiles<Rounded>
                                               : ema_tiles<Copied<float>>;
-  in_tables<EmaPart>(op.parts, add_part, [&](const Ranges<EmaPart>& table) {
-    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(kernel, config, table, rule));
-  });
+  launch_tables(kernel, op.parts, add_part, stream, rule);
 }
 
 void run(const QkClip& op, void*, cudaStream_t stream) {
@@ -695,11 +687,7 @@ void run(const QkClip& op, void*, cudaStream_t stream) {
   const auto add_part = [](Ranges<ClipPart>& table, const QkClip::Part& p) {
     if (p.master.numel() == 0) return;
     const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.also));
-    table.add({{.master = p.master.data,
-                .param = p.param.data,
-                .extent = whole,
-                .stream = p.stream,
-                .first = p.first},
+    table.add({{.master = p.master.data, .param = p.param.data, .extent = whole, .stream = p.stream, .first = p.first},
                data<float>(p.also),
                data<float>(p.top),
                p.range},
@@ -707,15 +695,12 @@ void run(const QkClip& op, void*, cudaStream_t stream) {
   };
   const DType master = op.parts.front().master.dtype;
   const Tensor& param = op.parts.front().param;
-  const auto kernel = master == DType::i16          ? clip_tiles<Halved>
-                      : master == DType::bf16       ? clip_tiles<Rounded>
-                      : !param                      ? clip_tiles<Copied<float>>
+  const auto kernel = master == DType::i16         ? clip_tiles<Halved>
+                      : master == DType::bf16      ? clip_tiles<Rounded>
+                      : !param                     ? clip_tiles<Copied<float>>
                       : param.dtype == DType::bf16 ? clip_tiles<Copied<bf16>>
-                                                    : clip_tiles<Copied<fp16>>;
-  in_tables<ClipPart>(op.parts, add_part, [&](const Ranges<ClipPart>& table) {
-    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(kernel, config, table, rule));
-  });
+                                                   : clip_tiles<Copied<fp16>>;
+  launch_tables(kernel, op.parts, add_part, stream, rule);
 }
 
 void run(const Momentum& op, void*, cudaStream_t stream) {
@@ -727,9 +712,6 @@ void run(const Momentum& op, void*, cudaStream_t stream) {
     table.add({p.m.data, gradient_of(p.grad), whole, p.moment_stream, p.first}, tiles_of(whole.n));
   };
   const auto kernel = op.parts.front().m.dtype == DType::bf16 ? momentum_tiles<bf16> : momentum_tiles<float>;
-  in_tables<MomentumPart>(op.parts, add_part, [&](const Ranges<MomentumPart>& table) {
-    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(kernel, config, table, rule));
-  });
+  launch_tables(kernel, op.parts, add_part, stream, rule);
 }
 }  // namespace athanor::cuda
