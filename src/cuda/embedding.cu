@@ -45,22 +45,15 @@ struct Moves {
 template <class U>
 __global__ void __launch_bounds__(kFlatThreads) move_rows(Moves<U> a) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kMoves>();
   U unit[kMoves];
   int64_t to[kMoves];
-#pragma unroll
-  for (int k = 0; k < kMoves; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= a.units) continue;
+  for_packs<kMoves>(a.units, [&](int k, unsigned at) {
     const unsigned row = at / a.row_units, column = at % a.row_units;
     const int64_t chosen = a.rows[row];
     unit[k] = load_unit(a.from + (a.scatter ? row : chosen) * a.from_stride + column);
     to[k] = (a.scatter ? chosen : row) * a.to_stride + column;
-  }
-#pragma unroll
-  for (int k = 0; k < kMoves; ++k) {
-    if (first + k * kFlatThreads < a.units) store_unit(a.to + to[k], unit[k]);
-  }
+  });
+  for_packs<kMoves>(a.units, [&](int k, unsigned) { store_unit(a.to + to[k], unit[k]); });
 }
 
 struct Move {
@@ -114,25 +107,18 @@ struct LookUp {
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kSums>();
   Pack<T, E> token[kSums], position[kSums];
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= a.packs) continue;
+  for_packs<kSums>(a.packs, [&](int k, unsigned at) {
     const unsigned row = at / a.row_packs, column = at % a.row_packs;
     token[k] = load_pack<E>(a.wte + (static_cast<int64_t>(a.tokens[row]) * a.row_packs + column) * E);
     position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
-  }
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= a.packs) return;
+  });
+  for_packs<kSums>(a.packs, [&](int k, unsigned at) {
     float sum[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) sum[i] = token[k][i] + position[k][i];
     store_values(a.y + static_cast<size_t>(at) * E, sum);
-  }
+  });
 }
 
 // Tokens [first, first + count) of the vocabulary, this rank's shard, are the rows of wte; other tokens give zeros. wpe
@@ -140,23 +126,16 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int token_first, unsigned token_count) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kSums>();
   Pack<T, E> token[kSums], position[kSums];
   bool here[kSums];
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= a.packs) continue;
+  for_packs<kSums>(a.packs, [&](int k, unsigned at) {
     const unsigned row = at / a.row_packs, column = at % a.row_packs;
     const int wanted = a.tokens[row] - token_first;
     here[k] = static_cast<unsigned>(wanted) < token_count;
     if (here[k]) token[k] = load_pack<E>(a.wte + (static_cast<int64_t>(wanted) * a.row_packs + column) * E);
     if (a.wpe) position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
-  }
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= a.packs) return;
+  });
+  for_packs<kSums>(a.packs, [&](int k, unsigned at) {
     float sum[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
@@ -164,7 +143,7 @@ __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int to
       if (a.wpe) sum[i] += position[k][i];
     }
     store_values(a.y + static_cast<size_t>(at) * E, sum);
-  }
+  });
 }
 
 // ---- gradient

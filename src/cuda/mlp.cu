@@ -34,24 +34,16 @@ constexpr int kForward = 4, kBackward = 2;  // packs in flight per thread and te
 template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, unsigned packs, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kForward>();
   Pack<T, E> v[kForward];
-#pragma unroll
-  for (int k = 0; k < kForward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at < packs) v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
-  }
+  for_packs<kForward>(packs, [&](int k, unsigned at) { v[k] = load_pack<E>(x + static_cast<size_t>(at) * E); });
   Amax<L> running;
-#pragma unroll
-  for (int k = 0; k < kForward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kForward>(packs, [&](int k, unsigned at) {
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = v[k][i] * gelu_sigmoid(v[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
     running.add(result);
-  }
+  });
   running.template raise<T>(amax);
 }
 
@@ -59,26 +51,19 @@ template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
     gelu_backward(T* dx, const T* dy, const T* x, unsigned packs, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kBackward>();
   Pack<T, E> v[kBackward], d[kBackward];
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
     d[k] = load_pack<E>(dy + static_cast<size_t>(at) * E);
-  }
+  });
   Amax<L> running;
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = d[k][i] * gelu_derivative(v[k][i]);
     store_values(dx + static_cast<size_t>(at) * E, result);
     running.add(result);
-  }
+  });
   running.template raise<T>(amax);
 }
 
@@ -93,28 +78,21 @@ template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_forward(T* y, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kBackward>();
   const T* up = gu + static_cast<size_t>(row_packs) * E;
   Pack<T, E> g[kBackward], u[kBackward];
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     const size_t gate = gate_of<E>(at, row_packs);
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(up + gate);
-  }
+  });
   Amax<L> running;
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = swiglu(g[k][i], u[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
     running.add(result);
-  }
+  });
   running.template raise<T>(amax);
 }
 
@@ -123,23 +101,16 @@ template <class T, int E, bool L, bool Y>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
-  const unsigned first = first_pack<kBackward>();
   const size_t to_up = static_cast<size_t>(row_packs) * E;
   Pack<T, E> d[kBackward], g[kBackward], u[kBackward];
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     const size_t gate = gate_of<E>(at, row_packs);
     d[k] = load_pack<E>(dy + static_cast<size_t>(at) * E);
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(gu + gate + to_up);
-  }
+  });
   Amax<L> running;
-#pragma unroll
-  for (int k = 0; k < kBackward; ++k) {
-    const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) continue;
+  for_packs<kBackward>(packs, [&](int k, unsigned at) {
     if constexpr (Y) {
       float again[E];
 #pragma unroll
@@ -157,7 +128,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     store_values(dgu + gate + to_up, dup);
     running.add(dgate);
     running.add(dup);
-  }
+  });
   running.template raise<T>(amax);
 }
 }  // namespace

@@ -109,6 +109,17 @@ __device__ __forceinline__ unsigned first_pack() {
   return blockIdx.x * static_cast<unsigned>(kFlatThreads * PacksPerThread) + threadIdx.x;
 }
 
+// Calls visit(k, at) for the thread's k-th pack, whose index is `at`; packs: number of all.
+template <int PacksPerThread, class F>
+__device__ __forceinline__ void for_packs(unsigned packs, F visit) {
+  const unsigned first = first_pack<PacksPerThread>();
+#pragma unroll
+  for (int k = 0; k < PacksPerThread; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at < packs) visit(k, at);
+  }
+}
+
 template <int PacksPerThread>
 LaunchConfig flat_launch(const char* op, int64_t packs, cudaStream_t stream) {
   CHECK(packs < int64_t{1} << 31, op, ": ", packs, " accesses are beyond 32-bit indices; use fewer rows");
