@@ -55,8 +55,8 @@ struct Tile {
   int begin, end;           // rows of the expert
 };
 
-// Calls visit(tile) for each of this block's tiles. An expert's tiles are numbered column by column, so that blocks which
-// run at the same time share columns of W.
+// Calls visit(tile) for each of this block's tiles. An expert's tiles are numbered column by column, so that blocks
+// which run at the same time share columns of W.
 template <Grouped product, class Epilogue, class F>
 __device__ __forceinline__ void for_experts(const Experts& x, F visit) {
   constexpr bool kWeights = product == Grouped::weight_gradient;
@@ -87,7 +87,8 @@ __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
 }
 
 template <class Epilogue, Grouped product, class T>
-__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps, const Experts& x) {
+__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps,
+                                        const Experts& x) {
   Turn<kSlots> turn;
   for_experts<product, Epilogue>(x, [&](const Tile& tile) {
     const int steps = steps_of<product>(x, tile);
@@ -108,8 +109,7 @@ __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const
         if constexpr (product == Grouped::forward) {
           const int row = tile.expert * x.outputs + tile.column;
           ptx::tma_load(slot.b, &maps.b, full, k, row);
-          if constexpr (kGated<Epilogue>)
-            ptx::tma_load(slot.b + kHalf * kTerms, &maps.b, full, k, row + x.outputs / 2);
+          if constexpr (kGated<Epilogue>) ptx::tma_load(slot.b + kHalf * kTerms, &maps.b, full, k, row + x.outputs / 2);
         } else {
           const int row = product == Grouped::weight_gradient ? tile.begin + k : tile.expert * x.outputs + k;
 #pragma unroll
@@ -160,18 +160,16 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
   });
 }
 
-// Rows of a result, [.., columns] in memory with `stride` elements from one row to the next; those from `end` on are not
-// stored.
+// Rows of a result, [.., columns] in memory with `stride` elements from one row to the next; those from `end` on are
+// not stored.
 template <class T>
 struct Result {
   T* data;
   int columns, stride, end;
 };
 
-using Words = uint32_t[8][2];  // a lane's words of 64 columns of its warp's rows: [n][h]
-
-// Stores a warp's words, the first of which is at (row, column), through a panel of shared memory: 128 bytes of a row at a
-// time.
+// Stores a warp's words, the first of which is at (row, column), through a panel of shared memory: 128 bytes of a row
+// at a time.
 template <class T>
 __device__ __forceinline__ void store_words(const Words& words, T* panel, const Result<T>& to, int row, int column) {
   const int lane = lane_id(), at = column + lane % 8 * 8;
@@ -220,17 +218,7 @@ __device__ __forceinline__ void store_rows(const Sums& sums, T* panel, const Res
 #pragma unroll
   for (int c = 0; c < kHalf / kBoxColumns; ++c) {
     Words gate, up, y;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int g = (8 * c + n) * 4 + 2 * h, u = g + kHalf / 2;
-        gate[n][h] = word_of<T>(sums[g], sums[g + 1]);
-        up[n][h] = word_of<T>(sums[u], sums[u + 1]);
-        y[n][h] = word_of<T>(swiglu(element<T>(&gate[n][h], 0), element<T>(&up[n][h], 0)) * weight[h],
-                             swiglu(element<T>(&gate[n][h], 1), element<T>(&up[n][h], 1)) * weight[h]);
-      }
-    }
+    swiglu_words<T>(gate, up, y, sums, c, weight);
     store_words(gate, panel, gates, row, column + c * kBoxColumns);
     store_words(up, panel, ups, row, column + c * kBoxColumns);
     store_words(y, panel, made, row, column + c * kBoxColumns);

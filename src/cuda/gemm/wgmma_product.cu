@@ -24,7 +24,7 @@ constexpr int kHalf = kColumns / 2;  // in SwiGLU forward the gates of a tile
 struct Forward {                        // tensor maps
   static constexpr int kWidth = kHalf;  // columns of y in a tile
   CUtensorMap x, weights[2];            // x; rows of W for either half of a tile
-  CUtensorMap gate, up, y;                    // results
+  CUtensorMap gate, up, y;              // results
 };
 struct Backward {
   static constexpr int kWidth = kColumns;
@@ -134,9 +134,6 @@ __device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRi
   });
 }
 
-// A lane's words of 64 columns of its warp's rows: [n][h].
-using Words = uint32_t[8][2];
-
 // Stores the words at (column, row) through a panel of the warp.
 template <class T>
 __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, const Words& words, int column, int row) {
@@ -151,17 +148,7 @@ __device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing
 #pragma unroll
   for (int c = 0; c < kHalf / kBoxColumns; ++c) {
     Words gate, up, y;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int g = (8 * c + n) * 4 + 2 * h, u = g + kHalf / 2;
-        gate[n][h] = word_of<T>(sums[g], sums[g + 1]);
-        up[n][h] = word_of<T>(sums[u], sums[u + 1]);
-        y[n][h] = word_of<T>(swiglu(element<T>(&gate[n][h], 0), element<T>(&up[n][h], 0)),
-                             swiglu(element<T>(&gate[n][h], 1), element<T>(&up[n][h], 1)));
-      }
-    }
+    swiglu_words<T>(gate, up, y, sums, c, {1, 1});
     store_panel(maps.gate, panels[c % 2], gate, column + c * kBoxColumns, row);
     store_panel(maps.up, panels[(c + 1) % 2], up, column + c * kBoxColumns, row);
     store_panel(maps.y, panels[c % 2], y, column + c * kBoxColumns, row);
@@ -377,8 +364,6 @@ void run_by_wgmma(const Gemm& op, cudaStream_t stream) {
   op.a.dtype == DType::bf16 ? launch_product<bf16>(op, stream) : launch_product<fp16>(op, stream);
 }
 
-std::string wgmma_method() {
-  return cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots);
-}
+std::string wgmma_method() { return cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots); }
 
 }  // namespace athanor::cuda

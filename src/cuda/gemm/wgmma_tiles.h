@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 
+#include "cuda/activation.h"
 #include "cuda/warpgroups.h"
 namespace athanor::cuda {
 
@@ -102,6 +103,9 @@ __device__ __forceinline__ void through_panel(Write write, Store store) {
   }
 }
 
+// A lane's words of two elements of 64 columns of its warp's rows: [n][h].
+using Words = uint32_t[8][2];
+
 // Calls visit(n, h, bytes) with the offset of each of the lane's words in a panel of 16-bit elements: 64 columns of a
 // warp's rows.
 template <class F>
@@ -113,13 +117,31 @@ __device__ __forceinline__ void for_words(F visit) {
     for (int h = 0; h < 2; ++h) visit(n, h, (8 * h + lane / 4) * kRowBytes + (n ^ lane / 4) * 16 + lane % 4 * 4);
   }
 }
-__device__ __forceinline__ void write_panel(void* panel, const uint32_t (&words)[8][2]) {
+__device__ __forceinline__ void write_panel(void* panel, const Words& words) {
   auto* bytes = static_cast<unsigned char*>(panel);
   for_words([&](int n, int h, int at) { st4(bytes + at, words[n][h]); });
 }
-__device__ __forceinline__ void read_panel(uint32_t (&words)[8][2], const void* panel) {
+__device__ __forceinline__ void read_panel(Words& words, const void* panel) {
   const auto* bytes = static_cast<const unsigned char*>(panel);
   for_words([&](int n, int h, int at) { words[n][h] = ld4(bytes + at); });
+}
+
+// SwiGLU of panel c of a tile whose first 128 columns are gates and the others the same columns of up: gate and up are
+// rounded to T, and y = weight[h] silu(gate) up is computed from the rounded values.
+template <class T>
+__device__ __forceinline__ void swiglu_words(Words& gate, Words& up, Words& y, const Sums& sums, int c,
+                                             const float (&weight)[2]) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int g = (8 * c + n) * 4 + 2 * h, u = g + kColumns / 4;
+      gate[n][h] = word_of<T>(sums[g], sums[g + 1]);
+      up[n][h] = word_of<T>(sums[u], sums[u + 1]);
+      y[n][h] = word_of<T>(swiglu(element<T>(&gate[n][h], 0), element<T>(&up[n][h], 0)) * weight[h],
+                           swiglu(element<T>(&gate[n][h], 1), element<T>(&up[n][h], 1)) * weight[h]);
+    }
+  }
 }
 #endif
 }  // namespace athanor::cuda
