@@ -39,6 +39,21 @@ inline bool valid_pattern(const AttentionShape& s) {
   return p.group == 0 ? p.summary == 0 : s.window == 0 && p.summary >= 0 && p.summary < p.group;
 }
 
+// Checks the inputs that AttentionFwd and AttentionBwd have in common.
+template <class Op>
+void expect_inputs(Expect& e, const Op& op) {
+  const AttentionShape& shape = op.shape;
+  const int64_t qc = shape.heads * shape.head_dim, kc = shape.kv_heads * shape.head_dim;
+  e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
+  e.floating("q", op.q)
+      .shape("q", op.q, {op.q.rows(), qc})
+      .view("k", op.k, op.q.dtype, {op.k.rows(), kc})
+      .view("v", op.v, op.q.dtype, {op.k.rows(), kc});
+  e.is("spans", op.spans, DType::i32, {op.spans.rows(), kSpanWords});
+  e.that(shape.softcap >= 0, "a softcap of at least 0");
+  e.that(valid_pattern(shape), "a window, or a sparse pattern with a summary shorter than its group");
+}
+
 // y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside
 // every span are written as zeros; a query that sees no key gives y = 0 and lse = -inf.
 struct AttentionFwd {
@@ -64,16 +79,8 @@ struct AttentionFwd {
   }
   void check() const {
     Expect e{kName};
-    const int64_t qc = shape.heads * shape.head_dim, kc = shape.kv_heads * shape.head_dim;
-    e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
-    e.floating("q", q)
-        .shape("q", q, {q.rows(), qc})
-        .view("k", k, q.dtype, {k.rows(), kc})
-        .view("v", v, q.dtype, {k.rows(), kc});
-    e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
-    e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
-    e.that(shape.softcap >= 0, "a softcap of at least 0");
-    e.that(valid_pattern(shape), "a window, or a sparse pattern with a summary shorter than its group");
+    expect_inputs(e, *this);
+    e.is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.amax("amax", amax);
   }
@@ -114,17 +121,9 @@ struct AttentionBwd {
   }
   void check() const {
     Expect e{kName};
-    const int64_t qc = shape.heads * shape.head_dim, kc = shape.kv_heads * shape.head_dim;
-    e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
-    e.floating("q", q)
-        .shape("q", q, {q.rows(), qc})
-        .view("k", k, q.dtype, {k.rows(), kc})
-        .view("v", v, q.dtype, {k.rows(), kc});
+    expect_inputs(e, *this);
     e.view("dq", dq, q.dtype, q.shape).view("dk", dk, k.dtype, k.shape).view("dv", dv, v.dtype, v.shape);
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
-    e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
-    e.that(shape.softcap >= 0, "a softcap of at least 0");
-    e.that(valid_pattern(shape), "a window, or a sparse pattern with a summary shorter than its group");
     e.that(bool(positions) == bool(cos_sin), "positions for angles, and for nothing else");
     if (!cos_sin) return;
     e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})

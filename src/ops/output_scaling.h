@@ -12,6 +12,12 @@ struct OutputRange {
   int64_t first = 0, cols = 1;
   bool columns = false;
   ATHANOR_HOST_DEVICE int64_t output(int64_t i) const { return columns ? (first + i) % cols : (first + i) / cols; }
+  // Expects `by_output` to have an element for each output of x.
+  void check(Expect& e, const Tensor& x, const char* name, const Tensor& by_output) const {
+    e.that(first >= 0 && cols > 0, "range", "at or behind the start of rows");
+    const int64_t outputs = x.numel() == 0 ? 0 : columns ? cols : output(x.numel() - 1) + 1;
+    e.that(outputs <= by_output.numel(), name, "one for each output");
+  }
 };
 
 // sums[o] += squares of the elements of x that belong to output o; in double, in an order that depends only on the
@@ -34,10 +40,7 @@ struct OutputSquares {
     e.that(!parts.empty(), "at least one part");
     for (const Part& p : parts) {
       e.is("sums", p.sums, DType::f64, p.sums.shape).is("x", p.x, DType::f32, p.x.shape);
-      const OutputRange& r = p.range;
-      e.that(r.first >= 0 && r.cols > 0, "range", "at or behind the start of rows");
-      const int64_t most = p.x.numel() == 0 ? 0 : r.columns ? r.cols : r.output(p.x.numel() - 1) + 1;
-      e.that(most <= p.sums.numel(), "sums", "one for each output");
+      p.range.check(e, p.x, "sums", p.sums);
     }
   }
   Cost cost() const {
@@ -66,10 +69,7 @@ struct ScaleOutputs {
     e.that(!parts.empty(), "at least one part");
     for (const Part& p : parts) {
       e.is("x", p.x, DType::f32, p.x.shape).is("factors", p.factors, DType::f32, p.factors.shape);
-      const OutputRange& r = p.range;
-      e.that(r.first >= 0 && r.cols > 0, "range", "at or behind the start of rows");
-      const int64_t most = p.x.numel() == 0 ? 0 : r.columns ? r.cols : r.output(p.x.numel() - 1) + 1;
-      e.that(most <= p.factors.numel(), "factors", "one for each output");
+      p.range.check(e, p.x, "factors", p.factors);
     }
   }
   Cost cost() const {
