@@ -9,21 +9,10 @@
 
 #include "base/int.h"
 #include "base/unique_fn.h"
+#include "tests/expect_error.h"
 
 namespace athanor {
 namespace {
-
-template <class Fn>
-std::string message(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(Errors, CarryAnExitCode) {
   EXPECT_EQ(Error("x").code(), Exit::error);
@@ -38,11 +27,11 @@ TEST(Errors, CatJoinsWhatStreamsPrint) {
 
 TEST(Check, NamesPlaceConditionAndParts) {
   const int x = 3;
-  const std::string text = message([&] { CHECK(x == 4, "x is ", x); });
+  const std::string text = error_of([&] { CHECK(x == 4, "x is ", x); });
   EXPECT_TRUE(has(text, "error_test.cc:")) << text;
   EXPECT_TRUE(has(text, "x == 4: x is 3")) << text;
-  EXPECT_TRUE(has(message([&] { CHECK(x == 4); }), "x == 4"));
-  EXPECT_EQ(message([&] { CHECK(x == 3, "fine"); }), "");
+  EXPECT_TRUE(has(error_of([&] { CHECK(x == 4); }), "x == 4"));
+  EXPECT_EQ(error_of([&] { CHECK(x == 3, "fine"); }), "no error");
 }
 
 TEST(Check, BuildsItsPartsOnlyOnFailure) {
@@ -76,7 +65,7 @@ TEST(Narrow, RefusesWhatDoesNotFit) {
   EXPECT_EQ(narrow<int32_t>(int64_t{-5}), -5);
   EXPECT_EQ(narrow<uint8_t>(255), 255);
   constexpr int64_t big = int64_t{1} << 40;
-  EXPECT_TRUE(has(message([] { narrow<int32_t>(big); }), "value 1099511627776 does not fit its type"));
+  EXPECT_TRUE(has(error_of([] { narrow<int32_t>(big); }), "value 1099511627776 does not fit its type"));
   EXPECT_THROW(narrow<uint8_t>(256), Error);
   EXPECT_THROW(narrow<uint32_t>(-1), Error);
   EXPECT_THROW(narrow<uint64_t>(int64_t{-1}), Error);  // the same bits, another value

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/home.h"
 #include "base/rng.h"
+#include "tests/expect_error.h"
 
 namespace {
 int no_locks = 0;  // errno of flock() on a file system without locks; 0: it has some
@@ -39,21 +40,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::span<const std::byte> bytes_of(std::string_view s) { return std::as_bytes(std::span(s)); }
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-// The action must throw an Error whose text has all the parts.
-void expect_error(const std::function<void()>& action, std::initializer_list<std::string> parts) {
-  const std::string text = message_of(action);
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
-}
-#define EXPECT_ERROR(action, ...) expect_error([&] { action; }, {__VA_ARGS__})
 
 class File : public testing::Test {
  protected:
@@ -247,7 +233,7 @@ TEST_F(File, FileSizeLimitIsAnErrorWithTheBytesNeededAndLeavesTheOldFile) {
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit = {1000, 1000};
     setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string m = message_of([&] { write_file(at("x"), std::string(5000, 'n')); });
+    const std::string m = error_of([&] { write_file(at("x"), std::string(5000, 'n')); });
     const bool told = m.find("File too large") != m.npos && m.find("4000 more bytes were needed") != m.npos &&
                       m.find("ulimit -f") != m.npos;
     _exit(told ? 0 : 1);

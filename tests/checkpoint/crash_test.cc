@@ -169,7 +169,7 @@ TEST_F(Crash, EveryFailingSystemCallIsAClearErrorOrHarmless) {
         std::string message, name;
         {
           const faults::Scope scope({.fail_at = number, .error = error, .no_exchange = past.no_exchange});
-          message = message_of([&] { save_sample(lock, 2, new_generation(past)); });
+          message = error_of([&] { save_sample(lock, 2, new_generation(past)); });
           reached = faults::fault_reached();
           if (reached) name = faults::calls()[size_t(number)].name;
         }
@@ -330,7 +330,7 @@ int on_a_tiny_disk(const std::string& root) {
     {
       const RunLock lock(root);
       save_sample(lock, 1);
-      const std::string full = message_of([&] {
+      const std::string full = error_of([&] {
         CheckpointWriter w(lock, 2);
         add_sample(w, 2, 0);
         w.add_safetensors("big.safetensors", std::span(&t, 1));
@@ -341,7 +341,7 @@ int on_a_tiny_disk(const std::string& root) {
     }
     // Remounting works only while the lock's file is not open for writing.
     good = good && mount("none", root.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=256k") == 0;
-    const std::string locked = message_of([&] { RunLock{root}; });
+    const std::string locked = error_of([&] { RunLock{root}; });
     good = good && locked.find("Read-only file system") != locked.npos && locked.find("remount it") != locked.npos;
     good = good && newest_valid(root)->step == 1 && loaded_generation(newest_valid(root)->path, 1, 1) == 0;
 

@@ -64,10 +64,10 @@ TEST(ManifestText, EveryChangedByteAndEveryTruncationIsNoticed) {
     for (int flip : {0x01, 0x10, 0x80}) {
       std::string bad = good;
       bad[i] = char(bad[i] ^ flip);
-      ASSERT_NE(message_of([&] { parse_manifest(bad, "m"); }), "no error") << "byte " << i;
+      ASSERT_NE(error_of([&] { parse_manifest(bad, "m"); }), "no error") << "byte " << i;
     }
   for (size_t n = 0; n < good.size(); ++n)
-    ASSERT_NE(message_of([&] { parse_manifest(std::string_view(good).substr(0, n), "m"); }), "no error") << n;
+    ASSERT_NE(error_of([&] { parse_manifest(std::string_view(good).substr(0, n), "m"); }), "no error") << n;
   EXPECT_ERROR(parse_manifest(good + " ", "m"), "own checksum");
 }
 

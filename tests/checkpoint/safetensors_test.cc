@@ -336,7 +336,7 @@ TEST_F(Safetensors, EveryTruncationOfAGoodFileIsRefused) {
   const std::string good = slurp(at("x"));
   for (size_t n = 0; n < good.size(); ++n) {
     spill(at("y"), good.substr(0, n));
-    EXPECT_NE(message_of([&] { SafetensorsFile{at("y")}; }), "no error") << n;
+    EXPECT_NE(error_of([&] { SafetensorsFile{at("y")}; }), "no error") << n;
   }
   spill(at("y"), good + "x");
   EXPECT_ERROR(SafetensorsFile(at("y")), "1 bytes follow");
@@ -372,7 +372,7 @@ TEST_F(Safetensors, UnusualButLegalHeadersAreRead) {
   for (const auto& c : kCases) {
     SCOPED_TRACE(c.what);
     spill(at("x"), c.content);
-    EXPECT_EQ(message_of([&] { EXPECT_EQ(SafetensorsFile(at("x")).tensors().size(), c.tensors); }), "no error");
+    EXPECT_EQ(error_of([&] { EXPECT_EQ(SafetensorsFile(at("x")).tensors().size(), c.tensors); }), "no error");
   }
 }
 

@@ -1,4 +1,4 @@
-// What the checkpoint tests share: a folder that vanishes, errors as text, and tensors with known random content.
+// What the checkpoint tests share: a folder that vanishes, and tensors with known random content.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "checkpoint/safetensors_writer.h"
+#include "tests/expect_error.h"
 
 namespace athanor::test {
 
@@ -36,22 +37,6 @@ class Scratch : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(dir); }
   std::string at(std::string_view name) const { return cat(dir, "/", name); }
 };
-
-inline std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-// The action must throw an Error whose text has all the parts.
-inline void expect_error(const std::function<void()>& action, std::initializer_list<std::string> parts) {
-  const std::string text = message_of(action);
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
-}
-#define EXPECT_ERROR(action, ...) ::athanor::test::expect_error([&] { action; }, {__VA_ARGS__})
 
 // Plain, non-atomic access for tests that damage files.
 inline std::string slurp(const std::string& path) { return read_file(path, int64_t{1} << 30); }

@@ -135,7 +135,7 @@ TEST_F(Store, AnUnreadableStepIsAnErrorNotAnOlderStep) {
   const Verification v = verify_checkpoint(step(2), Depth::sizes);
   EXPECT_FALSE(v.ok);
   EXPECT_TRUE(v.unreadable) << v.problem;
-  const std::string error = message_of([&] { newest_valid(root); });
+  const std::string error = error_of([&] { newest_valid(root); });
   EXPECT_NE(error.find(cat(step(2), ": cannot be read")), error.npos) << error;
 }
 
@@ -439,7 +439,7 @@ int save_beyond_the_size_limit(const std::string& root) {
     setrlimit(RLIMIT_FSIZE, &limit);
     const RunLock lock(root);
     const auto big = random_tensor("big", DType::u8, {4000});
-    const std::string m = message_of([&] {
+    const std::string m = error_of([&] {
       CheckpointWriter w(lock, 2);
       add_sample(w, 2, 0);
       const CheckpointTensor t{.data = big.data, .placement = {}};

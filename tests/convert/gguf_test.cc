@@ -223,7 +223,7 @@ TEST_F(Gguf, WhatIsBeyondTheFileIsNamed) {
     std::string damaged = whole;
     std::memcpy(damaged.data() + place, &value, sizeof value);
     spill(at("b.gguf"), damaged);
-    return message_of([&] { ModelFolder read(at("b.gguf")); });
+    return error_of([&] { ModelFolder read(at("b.gguf")); });
   };
   const auto after = [&](const std::string& name) { return whole.find(name) + name.size() + sizeof(uint32_t); };
   constexpr uint32_t kMany = 1 << 23;

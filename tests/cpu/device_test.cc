@@ -6,19 +6,10 @@
 #include <cstring>
 
 #include "cpu/make_cpu.h"
+#include "tests/expect_error.h"
 
 namespace athanor {
 namespace {
-
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(CpuDevice, MemoryIsAlignedWritableAndCounted) {
   CpuDevice device(2);

@@ -10,6 +10,7 @@
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "tests/cuda/kernel_test.h"
+#include "tests/expect_error.h"
 #include "tests/ops/attention_backward.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cudnn/fake_cudnn.h"
@@ -24,16 +25,6 @@ using testing::HasSubstr;
 const CudnnTable& library() {
   static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
   return table;
-}
-
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 struct Setting {

@@ -9,6 +9,7 @@
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "tests/cuda/kernel_test.h"
+#include "tests/expect_error.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
 #include "emulator/libraries/cublaslt/functions.h"
@@ -26,16 +27,6 @@ constexpr size_t kWorkspace = 256 << 10;
 const CublasLtTable& library() {
   static const CublasLtTable table = open_cublaslt(search_places(library_specs())).call;
   return table;
-}
-
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 class GemmTest : public KernelTest {

@@ -1,4 +1,4 @@
-// Helpers of this folder's tests: a folder that vanishes, shards of any bytes, and the message of an expected Error.
+// Helpers of this folder's tests: a folder that vanishes, and shards of any bytes.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "data/token_file.h"
+#include "tests/expect_error.h"
 #include "tests/temp_dir.h"
 
 namespace athanor::testing {
@@ -46,21 +47,16 @@ inline std::vector<uint16_t> counting(int64_t count, int64_t first = 0, int64_t 
   return tokens;
 }
 
-// The message of the Error that fn throws; a test failure when it throws none.
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
+// Tokens of several shards, one after the other.
+inline std::vector<int32_t> tokens_of(const std::vector<std::string>& shards) {
+  std::vector<int32_t> all;
+  for (const std::string& path : shards) {
+    const TokenFile file = TokenFile::open(path);
+    std::vector<int32_t> tokens(size_t(file.count()));
+    file.read(0, tokens);
+    all.insert(all.end(), tokens.begin(), tokens.end());
   }
-  ADD_FAILURE() << "expected an Error";
-  return "";
-}
-
-inline void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" in: " << text;
+  return all;
 }
 
 }  // namespace athanor::testing

@@ -299,7 +299,7 @@ TEST(FillInTheMiddle, RowsOfADataSetAreReorderedInEveryForm) {
   }
   testing::write_bytes(dir / "a.bin.loss", std::string(tokens.size(), 1));
   Dataset masked = Dataset::open({{dir / "a.bin"}}, kLength, 0);
-  testing::expect_parts(testing::error_of([&] { masked.reorder(options(0.5)); }), {"fim.rate: 0.5", "loss mask"});
+  expect_parts(error_of([&] { masked.reorder(options(0.5)); }), {"fim.rate: 0.5", "loss mask"});
 }
 
 }  // namespace

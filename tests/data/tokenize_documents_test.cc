@@ -24,17 +24,6 @@ namespace {
 
 using namespace testing;
 
-std::vector<int32_t> tokens_of(const std::vector<std::string>& shards) {
-  std::vector<int32_t> all;
-  for (const std::string& path : shards) {
-    const TokenFile file = TokenFile::open(path);
-    std::vector<int32_t> tokens(size_t(file.count()));
-    file.read(0, tokens);
-    all.insert(all.end(), tokens.begin(), tokens.end());
-  }
-  return all;
-}
-
 std::string words(uint64_t seed, size_t size) {
   std::string text;
   for (uint64_t i = 0; text.size() < size; ++i) {

@@ -24,17 +24,6 @@ std::string random_text(int64_t size, uint64_t seed = 1) {
   return text;
 }
 
-std::vector<int32_t> tokens_of(const std::vector<std::string>& shards) {
-  std::vector<int32_t> all;
-  for (const std::string& path : shards) {
-    const TokenFile file = TokenFile::open(path);
-    std::vector<int32_t> tokens(size_t(file.count()));
-    file.read(0, tokens);
-    all.insert(all.end(), tokens.begin(), tokens.end());
-  }
-  return all;
-}
-
 std::vector<std::string> files_in(const TempDir& dir) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) names.push_back(entry.path().filename());

@@ -9,21 +9,10 @@
 
 #include "base/poison.h"
 #include "base/rng.h"
+#include "tests/expect_error.h"
 
 namespace athanor {
 namespace {
-
-template <class Fn>
-std::string message(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 bool alive_together(const PlannedBlock& a, const PlannedBlock& b) { return a.born < b.died && b.born < a.died; }
 
@@ -307,10 +296,10 @@ TEST(Arena, RunsThatAreUnderWayTogetherHaveAFrameEach) {
     arena.end();
   }
   arena.begin("p", 1);
-  EXPECT_TRUE(has(message([&] { arena.pause(); }), "where the recording was not"));
+  EXPECT_TRUE(has(error_of([&] { arena.pause(); }), "where the recording was not"));
   runs[0].forward(arena), runs[0].backward(arena);
   arena.end();
-  EXPECT_TRUE(has(message([&] { arena.begin("p", 3); }), "frame 3 of phase p, planned for 3"));
+  EXPECT_TRUE(has(error_of([&] { arena.begin("p", 3); }), "frame 3 of phase p, planned for 3"));
 }
 
 // As a stage's last chunk does, whose backward follows its forward, while micro-batches of other chunks are under way.
@@ -337,7 +326,7 @@ TEST(Arena, APhaseThatIsNeverLeftLeavesOthersFramesAlone) {
   arena.begin("never left");
   EXPECT_LE(static_cast<char*>(arena.alloc("x", DType::u8, {4000}).t.data) + 4000, kept.t.data);
   arena.end();
-  EXPECT_TRUE(has(message([&] { arena.begin("alone"); }), "phase alone begins while phase left is under way"));
+  EXPECT_TRUE(has(error_of([&] { arena.begin("alone"); }), "phase alone begins while phase left is under way"));
   arena.resume("left", 0);
   kept = {};
   arena.end();
@@ -377,7 +366,7 @@ std::string divergence(Fn&& fn) {
   std::vector<char> memory(arena.bytes());
   arena.commit(memory.data());
   arena.begin("p");
-  return message([&] { fn(arena); });
+  return error_of([&] { fn(arena); });
 }
 
 TEST(Arena, ARunThatDivergesIsToldWhere) {
@@ -413,7 +402,7 @@ TEST(Arena, BuffersMayNotOutliveTheirPhase) {
   Buffer kept;
   arena.record("p");
   kept = arena.alloc("x", DType::u8, {1});
-  EXPECT_TRUE(has(message([&] { arena.finish_recording(); }), "1 buffers outlive phase p"));
+  EXPECT_TRUE(has(error_of([&] { arena.finish_recording(); }), "1 buffers outlive phase p"));
   EXPECT_TRUE(has(divergence([&](Arena& a) {
                     const Buffer x = a.alloc("a", DType::f32, {100});
                     a.end();
@@ -423,16 +412,16 @@ TEST(Arena, BuffersMayNotOutliveTheirPhase) {
 
 TEST(Arena, RefusesCallsOutOfOrder) {
   Arena arena;
-  EXPECT_TRUE(has(message([&] { (void)arena.alloc("x", DType::u8, {1}); }), "buffer x allocated outside a phase"));
-  EXPECT_NE(message([&] { arena.finish_recording(); }), "");
-  EXPECT_NE(message([&] { arena.end(); }), "");
+  EXPECT_TRUE(has(error_of([&] { (void)arena.alloc("x", DType::u8, {1}); }), "buffer x allocated outside a phase"));
+  EXPECT_NE(error_of([&] { arena.finish_recording(); }), "no error");
+  EXPECT_NE(error_of([&] { arena.end(); }), "no error");
   one_phase(arena);
-  EXPECT_TRUE(has(message([&] { arena.record("p"); }), "phase p is recorded twice"));
-  EXPECT_TRUE(has(message([&] { arena.begin("p"); }), "before commit"));
+  EXPECT_TRUE(has(error_of([&] { arena.record("p"); }), "phase p is recorded twice"));
+  EXPECT_TRUE(has(error_of([&] { arena.begin("p"); }), "before commit"));
   std::vector<char> memory(arena.bytes());
   arena.commit(memory.data());
-  EXPECT_TRUE(has(message([&] { arena.begin("q"); }), "phase q was never recorded"));
-  EXPECT_TRUE(has(message([&] { arena.record("q"); }), "recording starts before commit"));
+  EXPECT_TRUE(has(error_of([&] { arena.begin("q"); }), "phase q was never recorded"));
+  EXPECT_TRUE(has(error_of([&] { arena.record("q"); }), "recording starts before commit"));
 }
 
 }  // namespace

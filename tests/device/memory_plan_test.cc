@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/int.h"
+#include "tests/expect_error.h"
 
 namespace athanor {
 namespace {
@@ -35,18 +36,6 @@ class FakeDevice final : public Device {
   size_t live = 0, pinned = 0;
   int allocations = 0;
 };
-
-template <class Fn>
-std::string message(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(MemoryPlan, IsOneAllocationOfDisjointZeroedTensors) {
   FakeDevice device;
@@ -94,8 +83,8 @@ TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
   MemoryPlan plan;
   plan.add(MemoryKind::weights, "a", DType::u8, {1 << 20}, &a);
   plan.add(MemoryKind::cache, "b", DType::u8, {3 << 20}, &b);
-  EXPECT_EQ(message([&] { plan.require_fits(4 << 20, 0); }), "");
-  const std::string text = message([&] { plan.require_fits(4 << 20, 1); });
+  EXPECT_EQ(error_of([&] { plan.require_fits(4 << 20, 0); }), "no error");
+  const std::string text = error_of([&] { plan.require_fits(4 << 20, 1); });
   EXPECT_TRUE(has(text, "the run needs 4.0 MiB + 0.0 MiB reserve, but 4.0 MiB may be used")) << text;
   EXPECT_LT(text.find("cache 3.0 MiB"), text.find("weights 1.0 MiB")) << text;
   EXPECT_TRUE(has(text, plan.knobs(MemoryKind::cache))) << text;
@@ -120,14 +109,14 @@ TEST(MemoryPlan, HostMemoryIsAnAllocationAndALimitOfItsOwn) {
     EXPECT_EQ(plan.total(Mem::pinned), size_t{6} << 20);
     EXPECT_EQ(plan.total(MemoryKind::masters), 0u) << "of device memory";
     EXPECT_EQ(plan.total(MemoryKind::masters, Mem::pinned), size_t{2} << 20);
-    EXPECT_EQ(message([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "");
-    const std::string text = message([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
+    EXPECT_EQ(error_of([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "no error");
+    const std::string text = error_of([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
     for (const char* part :
          {"offload.optimizer keeps 6.0 MiB", "copies 1.0 MiB there", "7.0 MiB of host memory may be used",
           "optimizer 4.0 MiB (smaller with adam.exp_avg_dtype", "masters 2.0 MiB", "checkpoint.async_save \"off\""})
       EXPECT_TRUE(has(text, part)) << part << " in " << text;
     EXPECT_TRUE(
-        has(message([&] { plan.require_host_fits(1, 0); }), "keeps 6.0 MiB in pinned host memory, but 0.0 MiB"));
+        has(error_of([&] { plan.require_host_fits(1, 0); }), "keeps 6.0 MiB in pinned host memory, but 0.0 MiB"));
     plan.commit(device);
     EXPECT_EQ(device.allocations, 2);
     EXPECT_EQ(device.pinned, plan.total(Mem::pinned));
@@ -144,9 +133,10 @@ TEST(MemoryPlan, RefusesChangesAfterCommit) {
   MemoryPlan plan;
   plan.add(MemoryKind::weights, "a", DType::u8, {10}, &a);
   plan.commit(device);
-  EXPECT_TRUE(has(message([&] { plan.add(MemoryKind::weights, "late", DType::u8, {10}, &b); }), "late comes too late"));
-  EXPECT_NE(message([&] { plan.add(arena); }), "");
-  EXPECT_TRUE(has(message([&] { plan.commit(device); }), "committed twice"));
+  EXPECT_TRUE(
+      has(error_of([&] { plan.add(MemoryKind::weights, "late", DType::u8, {10}, &b); }), "late comes too late"));
+  EXPECT_NE(error_of([&] { plan.add(arena); }), "no error");
+  EXPECT_TRUE(has(error_of([&] { plan.commit(device); }), "committed twice"));
 }
 
 TEST(MemoryPlan, AnEmptyPlanAllocatesNothing) {

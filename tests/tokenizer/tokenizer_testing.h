@@ -1,4 +1,4 @@
-// Helpers of this folder's tests: a folder that vanishes, the message of an expected Error, random texts.
+// Helpers of this folder's tests: a folder that vanishes, random texts.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "tests/expect_error.h"
 #include "tests/temp_dir.h"
 
 namespace athanor::testing {
@@ -22,23 +23,6 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 inline std::string read_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// The message of the Error that fn throws; a test failure when it throws none.
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return "";
-}
-
-inline void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" in: " << text;
 }
 
 // Text of fragments that patterns, merges and normalization treat in different ways, some of them no UTF-8.
