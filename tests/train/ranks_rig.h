@@ -452,4 +452,28 @@ inline void expect_equal(const Curve& want, const Curve& got, const std::string&
   EXPECT_EQ(want.masters, got.masters) << what;
 }
 
+// Repeating a run and recomputing its activations change no bit.
+inline void expect_repetition_and_recomputation_change_no_bit(Setting s) {
+  const Curve none = train(s);
+  expect_equal(none, train(s), "twice");
+  for (const auto recompute : {Recompute::Granularity::selective, Recompute::Granularity::full}) {
+    s.recompute = recompute;
+    expect_equal(none, train(s), s.name());
+  }
+}
+
+// Bytes of activations that a rank plans.
+inline size_t planned_activations(const Setting& s) {
+  size_t bytes = 0;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    const std::lock_guard lock(mutex);
+    bytes = engine.memory().total(MemoryKind::activations);
+  });
+  return bytes;
+}
+
 }  // namespace athanor::ranks

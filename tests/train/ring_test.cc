@@ -83,13 +83,8 @@ TEST(ContextParallelRing, EveryPrecision) {
 }
 
 TEST(ContextParallelRing, SameBits) {
-  Setting s{.shards = 2, .stage = 3, .context = 4, .ring = true, .length = kRingTokens, .documents = true};
-  const Curve none = train(s);
-  expect_equal(none, train(s), "twice");
-  for (const auto recompute : {G::selective, G::full}) {
-    s.recompute = recompute;
-    expect_equal(none, train(s), s.name());
-  }
+  expect_repetition_and_recomputation_change_no_bit(
+      {.shards = 2, .stage = 3, .context = 4, .ring = true, .length = kRingTokens, .documents = true});
 }
 
 TEST(ContextParallelRing, QkClipScalesTheSameHeads) {

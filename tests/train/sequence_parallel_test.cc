@@ -66,17 +66,7 @@ TEST(SequenceParallel, EveryPrecision) {
 TEST(SequenceParallel, ReducesMemoryOfEveryRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const auto activations = [&](bool sequence) {
-      const Setting s{.type = type, .tensor = 4, .sequence = sequence, .kv_heads = 4};
-      size_t bytes = 0;
-      std::mutex mutex;
-      run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-        const CpuBackend cpu = make_cpu({.threads = 1});
-        ProcessMesh mesh(std::move(world), s.mesh());
-        Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-        const std::lock_guard lock(mutex);
-        bytes = engine.memory().total(MemoryKind::activations);
-      });
-      return bytes;
+      return planned_activations({.type = type, .tensor = 4, .sequence = sequence, .kv_heads = 4});
     };
     EXPECT_LT(double(activations(true)), 0.8 * double(activations(false))) << name_of(type);
   }

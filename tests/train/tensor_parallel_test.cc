@@ -178,15 +178,9 @@ TEST(TensorParallel, InitialWeightsMatchOneRank) {
 
 TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
-    for (const bool sequence : {false, true}) {
-      Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence};
-      const Curve none = train(s);
-      expect_equal(none, train(s), "twice");
-      for (const auto recompute : {G::selective, G::full}) {
-        s.recompute = recompute;
-        expect_equal(none, train(s), s.name());
-      }
-    }
+    for (const bool sequence : {false, true})
+      expect_repetition_and_recomputation_change_no_bit(
+          {.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence});
 }
 
 // As on devices that communicate and compute concurrently. The all-reduce of half the rows is a separate call.
