@@ -47,6 +47,19 @@ double mixed(int64_t i, int step, size_t tensor) {
   return tensor == 0 ? gradient(i, step) : gradient(i, 0) * std::pow(tensor == 1 ? 1 : 1.3, step);
 }
 
+struct StateInDouble {
+  std::vector<std::vector<double>> w, m, v;
+};
+// Initial weights, and averages of zero, of tensors of these sizes.
+StateInDouble initial_state(const std::vector<size_t>& sizes) {
+  StateInDouble s;
+  for (const size_t n : sizes) {
+    s.w.emplace_back(n), s.m.emplace_back(n), s.v.emplace_back(n);
+    for (size_t i = 0; i < n; ++i) s.w.back()[i] = float(double(s.w.size()) * start(int64_t(i)));
+  }
+  return s;
+}
+
 // [You et al. 2020, "Large Batch Optimization for Deep Learning", alg. 2] in double, for three tensors; and mistakes
 // that a test must detect.
 enum class Trust { right, cautious, none, of_all, decay_apart };
@@ -56,11 +69,7 @@ std::vector<std::vector<double>> lamb_in_double(const std::vector<size_t>& sizes
     for (const double e : x) sum += e * e;
     return std::sqrt(sum);
   };
-  std::vector<std::vector<double>> w, m, v;
-  for (const size_t n : sizes) {
-    w.emplace_back(n), m.emplace_back(n), v.emplace_back(n);
-    for (size_t i = 0; i < n; ++i) w.back()[i] = float(double(w.size()) * start(int64_t(i)));
-  }
+  auto [w, m, v] = initial_state(sizes);
   for (int step = 0; step < 20; ++step) {
     const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
     std::vector<std::vector<double>> all;
@@ -102,11 +111,7 @@ TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
 // AdamW steps in double, with each tensor's update clipped as in Adafactor; and mistakes that a test must detect.
 enum class Clipped { right, cautious, none, together, with_decay, after_average };
 std::vector<std::vector<double>> clipped_adamw_in_double(const std::vector<size_t>& sizes, double limit, Clipped how) {
-  std::vector<std::vector<double>> w, m, v;
-  for (const size_t n : sizes) {
-    w.emplace_back(n), m.emplace_back(n), v.emplace_back(n);
-    for (size_t i = 0; i < n; ++i) w.back()[i] = float(double(w.size()) * start(int64_t(i)));
-  }
+  auto [w, m, v] = initial_state(sizes);
   for (int step = 0; step < 20; ++step) {
     const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
     std::vector<std::vector<double>> all;
