@@ -70,6 +70,20 @@ class SameRunTest(RanksTest):
         error = self.run_program("checkpoint", "consolidate", folder, "again", code=ERROR).err
         self.assertIn("optimizer-00002-of-00002.safetensors", error)
 
+    def check_groups_of_two(self, key):
+        """Runs with groups of two ranks continue on other numbers of ranks, are evaluated by one, and need whole groups."""
+        two = ("--set", f"{key}=2")
+        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
+        self.launch(2, *two, *parts, "train_iters=4")
+        self.run_program("train", self.config, *parts, "train_iters=8")
+        self.launch(4, *two, *parts, "train_iters=12", "--set", "zero_stage=2")
+        self.assert_same_losses("parts", "one")
+        found = json.loads(self.run_program("eval", "ranks4-3/step-00000012", "--json").out)
+        last = [r["loss"] for r in self.records("one") if r["event"] == "eval"][-1]
+        self.assertAlmostEqual(found["loss"], last, delta=1e-2 * last)  # of all windows, not of eval_iters
+        error = self.launch(3, *two, "--set", "save=three", code=USAGE).err
+        self.assertIn(f"{key}: 3 ranks were started, expected a multiple of 2", error)
+
     def test_another_number_of_ranks_goes_on(self):
         self.run_program("train", self.config, "--set", "save=one")
         stop = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
@@ -90,16 +104,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", self.config, "--set", "optimizer=normuon", "--set", "save=matrices")
         self.launch(4, *two, "optimizer=normuon", "--set", "save=matrices4")
         self.assert_same_losses("matrices4", "matrices")
-        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
-        self.launch(2, *two[:2], *parts, "train_iters=4")
-        self.run_program("train", self.config, *parts, "train_iters=8")
-        self.launch(4, *two[:2], *parts, "train_iters=12", "--set", "zero_stage=2")
-        self.assert_same_losses("parts", "one")
-        found = json.loads(self.run_program("eval", "ranks4-3/step-00000012", "--json").out)
-        last = [r["loss"] for r in self.records("one") if r["event"] == "eval"][-1]
-        self.assertAlmostEqual(found["loss"], last, delta=1e-2 * last)  # of all windows, not of eval_iters
-        error = self.launch(3, *two, "save=three", code=USAGE).err
-        self.assertIn("tensor_parallel_size: 3 ranks were started, expected a multiple of 2", error)
+        self.check_groups_of_two("tensor_parallel_size")
 
     def test_ranks_that_share_sequences_are_the_run_of_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
@@ -109,16 +114,7 @@ class SameRunTest(RanksTest):
             self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"context_parallel_method={method}", "--set",
                         f"save={run}")
             self.assert_same_losses(run, "one")
-        parts = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
-        self.launch(2, *two[:2], *parts, "train_iters=4")
-        self.run_program("train", self.config, *parts, "train_iters=8")
-        self.launch(4, *two[:2], *parts, "train_iters=12", "--set", "zero_stage=2")
-        self.assert_same_losses("parts", "one")
-        found = json.loads(self.run_program("eval", "ranks4-3/step-00000012", "--json").out)
-        last = [r["loss"] for r in self.records("one") if r["event"] == "eval"][-1]
-        self.assertAlmostEqual(found["loss"], last, delta=1e-2 * last)  # of all windows, not of eval_iters
-        error = self.launch(3, *two, "save=three", code=USAGE).err
-        self.assertIn("context_parallel_size: 3 ranks were started, expected a multiple of 2", error)
+        self.check_groups_of_two("context_parallel_size")
 
     def test_ranks_with_other_experts_are_the_run_of_one_process(self):
         """Over TCP, with a bias that follows the counts of all ranks, and from one number of expert ranks to another."""
