@@ -1,5 +1,5 @@
-// Whether this is a build with sanitizers, which look for errors of memory and threads: settings that differ in numbers
-// alone are then left to the other builds.
+// kSanitized: true in builds with sanitizers, which look for errors of memory and threads. Tests then leave out
+// settings that differ only in numbers.
 #pragma once
 
 namespace athanor {

@@ -1,4 +1,4 @@
-// The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced and renamed to step-N/, so it is saved
+// The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced and renamed to step-N/, so it is
 // saved atomically. `latest` is informational only. The newest checkpoint is the one written last, according to the
 // serial number in its manifest: a run that went back to an earlier step resumes from there, not from a later step of
 // the abandoned branch. Independent of what is saved: the trainer passes tensors and texts.

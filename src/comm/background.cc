@@ -92,7 +92,7 @@ class Background final : public Communicator {
   }
 
   std::unique_ptr<Communicator> group_;
-  int64_t started_ = 0;  // of the caller's thread
+  int64_t started_ = 0;  // collectives started; used by the caller's thread only
   std::mutex mutex_;     // guards the members below
   std::condition_variable changed_;
   std::deque<std::function<void()>> calls_;

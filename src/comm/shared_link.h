@@ -22,7 +22,7 @@ class SharedEntry {
   // Listens on such a socket; if the machine offers none, the address is empty.
   static SharedEntry listening();
   const std::string& address() const { return address_; }
-  // Begins to admit guests: ranks of a job of `world` ranks that know its secret.
+  // Starts to accept connections of the other `world` - 1 ranks of the job, which must prove that they know its secret.
   void open(std::string secret, int rank, int world);
   void add_to(std::vector<pollfd>&) const;
   // Call after poll(): returns the guests that have come. Strangers are sent away.

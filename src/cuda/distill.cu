@@ -13,7 +13,6 @@
 namespace athanor::cuda {
 namespace {
 
-
 // Row sums over the whole vocabulary, reduced over its shards. Unused if it is not sharded: `vocab` is then its size.
 struct SumsOfParts {
   const float *max, *cold_sums, *at_target, *teacher_max, *y_sums, *u_sums, *cross;
@@ -47,13 +46,14 @@ struct Softmax {
 template <class T>
 __device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, float inverse, float* smem) {
   float most = -kInf;
-  for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) most = fmaxf(most, to_float(x[c]));
+  for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x))
+    most = fmaxf(most, to_float(x[c]));
   Softmax<T> s{x, base_of(block_reduce(most, smem, Max{}), cap), cap, inverse, 0};
   s.log_sum = logf(sum_over(n, smem, [&](int c) { return expf((capped(to_float(x[c]), cap) - s.base) * inverse); }));
   return s;
 }
 
-// What is needed of a row to write its gradient.
+// Values of a row that its gradient is computed from.
 template <class T>
 struct Both {
   Softmax<T> q, p;  // softmax of student and of teacher
@@ -67,20 +67,24 @@ template <class T>
 __device__ __forceinline__ Both<T> of_all_parts(const Rows<T>& a, const T* z, const T* v, int row) {
   const SumsOfParts& all = a.all;
   const float inverse = 1 / a.temperature, log_y = logf(all.y_sums[row]), log_u = logf(all.u_sums[row]);
-  return {{z, base_of(all.max[row], a.softcap), a.softcap, inverse, log_y},
-          {v, base_of(all.teacher_max[row], a.teacher_softcap), a.teacher_softcap, inverse, log_u},
-          all.cold_sums[row],
-          a.forward ? all.cross[row] / all.u_sums[row] - log_u + log_y : all.cross[row] / all.y_sums[row] - log_y + log_u,
-          all.at_target[row],
-          all.part.column(a.targets[row])};
+  return {
+      {z, base_of(all.max[row], a.softcap), a.softcap, inverse, log_y},
+      {v, base_of(all.teacher_max[row], a.teacher_softcap), a.teacher_softcap, inverse, log_u},
+      all.cold_sums[row],
+      a.forward ? all.cross[row] / all.u_sums[row] - log_u + log_y : all.cross[row] / all.y_sums[row] - log_y + log_u,
+      all.at_target[row],
+      all.part.column(a.targets[row])};
 }
 
 template <class T>
 __device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, const T* v, int target, float* smem) {
   Both<T> b{softmax_of<T>(z, a.vocab, a.softcap, 1 / a.temperature, smem),
-            softmax_of<T>(v, a.vocab, a.teacher_softcap, 1 / a.temperature, smem), 0, 0, 0, target};
-  b.cold_sum =
-      sum_over(a.vocab, smem, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
+            softmax_of<T>(v, a.vocab, a.teacher_softcap, 1 / a.temperature, smem),
+            0,
+            0,
+            0,
+            target};
+  b.cold_sum = sum_over(a.vocab, smem, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
   b.between = sum_over(a.vocab, smem, [&](int c) {
     const float log_q = b.q.log_of(c), log_p = b.p.log_of(c);
     return a.forward ? weighted(expf(log_p), log_p - log_q) : weighted(expf(log_q), log_q - log_p);
@@ -115,8 +119,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) distilled_cross_entropy(Rows<T
     float gradient = 0;
     if (c < a.vocab) {
       const float log_q = q.log_of(c), log_p = p.log_of(c);
-      const float of_teacher =
-          a.forward ? expf(log_q) - expf(log_p) : weighted(expf(log_q), log_q - log_p - b.between);
+      const float of_teacher = a.forward ? expf(log_q) - expf(log_p) : weighted(expf(log_q), log_q - log_p - b.between);
       const float cold = expf(capped(to_float(z[c]), a.softcap) - q.base);
       const float hard = c == b.target ? a.ce_weight * expm1f(-loss) + z_weight * expf(-loss)
                                        : (a.ce_weight + z_weight) * cold / b.cold_sum;
@@ -167,18 +170,18 @@ void run(const DistillSums& op, void*, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.logits);
   by_type(op.logits.dtype, [&]<class T>() {
     const DistillSumRows<T> a{.logits = data<T>(op.logits),
-                       .teacher = data<T>(op.teacher),
-                       .sums = data<float>(op.sums),
-                       .max = data<float>(op.max),
-                       .teacher_max = data<float>(op.teacher_max),
-                       .targets = data<int32_t>(op.targets),
-                       .count = static_cast<int>(op.part.count),
-                       .columns = columns,
-                       .teacher_columns = checked_columns(op.kName, op.teacher),
-                       .forward = op.kind == DistillLoss::kl,
-                       .inverse = 1 / op.temperature,
-                       .softcap = op.softcap,
-                       .teacher_softcap = op.teacher_softcap};
+                              .teacher = data<T>(op.teacher),
+                              .sums = data<float>(op.sums),
+                              .max = data<float>(op.max),
+                              .teacher_max = data<float>(op.teacher_max),
+                              .targets = data<int32_t>(op.targets),
+                              .count = static_cast<int>(op.part.count),
+                              .columns = columns,
+                              .teacher_columns = checked_columns(op.kName, op.teacher),
+                              .forward = op.kind == DistillLoss::kl,
+                              .inverse = 1 / op.temperature,
+                              .softcap = op.softcap,
+                              .teacher_softcap = op.teacher_softcap};
     CUDA_CHECK(launch(distill_sums<T>, block_per_row(op.logits.rows(), columns, stream), a));
   });
 }

@@ -22,7 +22,7 @@ __device__ __forceinline__ float cap_slope(float x, float cap) {
 // A soft-cap of 0 leaves x as it is: capped() is then x, and slope() is 1.
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? soft_cap(x, cap) : x; }
 __device__ __forceinline__ float slope(float x, float cap) { return cap > 0 ? cap_slope(x, cap) : 1; }
-// What exponents of a row are relative to: its maximum, capped.
+// The offset that is subtracted from a row's logits before exp: its soft-capped maximum.
 __device__ __forceinline__ float base_of(float max, float cap) {
   const float most = capped(max, cap);
   return most == -kInf ? 0.f : most;  // -inf - -inf would be NaN
@@ -30,7 +30,7 @@ __device__ __forceinline__ float base_of(float max, float cap) {
 // p times the difference of logarithms, also where p is 0 and the difference is not finite.
 __device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
 
-// Sum of term(i) over i < n, by all threads of the block; room: shared memory of block_sum().
+// Sum of term(i) over i < n, by all threads of the block. smem: scratch of block_sum().
 template <class F>
 __device__ __forceinline__ float sum_over(int n, float* smem, F term) {
   float sum = 0;

@@ -363,7 +363,7 @@ __global__ void __launch_bounds__(kFlatThreads) send_slots(Sent a) {
   ptx::wait_for_earlier_kernels();
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (slot < a.experts) {
-    const int end = a.offsets[slot / a.own * a.own] + a.capacity;  // of the rows with slots
+    const int end = a.offsets[slot / a.own * a.own] + a.capacity;  // end of the rows that have slots
     a.counts[slot] = min(a.offsets[slot + 1], end) - min(a.offsets[slot], end);
   }
   if (slot < a.rows && slot >= a.offsets[a.experts]) a.slots[a.sorted[slot]] = -1;

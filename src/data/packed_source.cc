@@ -87,8 +87,8 @@ std::span<const uint32_t> PackedSource::lengths_of(int64_t window) const {
 
 std::shared_ptr<const PackedSource::Epoch> PackedSource::epoch_of(const PackedRow& row) const {
   const int64_t number = row.position / rows();
-  CHECK(number < int64_t{1} << 31, "epoch ", number);  // of the Philox stream, 32 bits are the source and one selects
-                                                       // its use
+  // The epoch has 31 bits of the Philox stream; 32 are the source, and one selects the use of the numbers.
+  CHECK(number < int64_t{1} << 31, "epoch ", number);
   const uint64_t stream = row.source << 32 | uint64_t(number) << 1;
   const std::lock_guard lock(mutex_);
   if (epoch_ && epoch_->seed == row.seed && epoch_->stream == stream && epoch_->shuffled == row.shuffled) return epoch_;

@@ -21,7 +21,7 @@ bool PartEncoder::comes_back(const Parts& parts, std::string_view text) const {
 }
 
 PartEncoder::Parts PartEncoder::parts_of(std::string_view text, size_t kept, size_t left, const Places& places) {
-  std::vector<size_t> starts = {0};  // of the characters, and the end of the last one
+  std::vector<size_t> starts = {0};  // first byte of each character, and the end of the last one
   while (starts.back() < kept) starts.push_back(starts.back() + char_at(text, starts.back()).bytes);
   const size_t characters = starts.size() - 1;
   const auto [first, second] =

@@ -283,7 +283,7 @@ class Run {
   void save() {
     for (const Part part : {kTrain, kValid}) state_.parts[part] = writers_[part]->save();
     journal_.save(state_);
-    for (auto& writer : writers_) writer->keep();  // from now on another run can resume with them
+    for (auto& writer : writers_) writer->keep();  // an interrupted run resumes with these files
   }
 
   std::string encoding_warning() const {

@@ -9,7 +9,7 @@ namespace athanor {
 struct ExpertRows {
   Buffer weights;                // [N, k] f32
   Buffer offsets, slots;         // this rank's experts and rows, from SortByExpert or ReceiveSlots
-  Buffer tokens, rows;           // from SortByExpert: the token of each row, the row of each choice
+  Buffer tokens, rows;           // outputs of SortByExpert: the token of each row, the row of each choice
   Buffer sent, choices, places;  // from SendSlots: tokens, choices, slots; empty if this rank has all experts
   Buffer row_of_slot;            // from ReceiveSlots: rows
   Buffer received;               // [R, 1] f32: router weights of the received rows, by slot

@@ -11,7 +11,7 @@ namespace {
 struct Routes {
   Buffer logits;   // [N, E] f32
   Buffer experts;  // [N, k] i32
-  Buffer kept;     // from DropChoices, of whole sequences; empty if no choice is dropped
+  Buffer kept;     // output of DropChoices for whole sequences; empty if no choice is dropped
   ExpertRows rows;
   RowsSent gradients;  // backward: gradients of the output on their way to the experts
 };

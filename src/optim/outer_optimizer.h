@@ -47,8 +47,8 @@ class OuterOptimizer {
   }
   // The functions below skip collectives in a dry run; all ranks call them together.
   void start(Ctx&);                         // sets the global weights to this worker's weights
-  void end_round(Ctx&, int64_t fragment);   // with a delay, only begins to send deltas
-  void outer_step(Ctx&, int64_t fragment);  // with a delay
+  void end_round(Ctx&, int64_t fragment);   // with a delay, only starts to send deltas
+  void outer_step(Ctx&, int64_t fragment);  // only with a delay; else end_round() makes it
   // Fragments whose deltas were sent and not used yet.
   bool is_in_flight(int64_t fragment) const { return in_flight_[size_t(fragment)]; }
   std::vector<int64_t> in_flight() const;
@@ -77,7 +77,7 @@ class OuterOptimizer {
   struct Sent {
     std::vector<Ctx::Ticket> tickets = {};
     Communicator* background = nullptr;
-    int64_t calls = 0;  // of `background`
+    int64_t calls = 0;  // number of collectives started on `background`
     void wait(Ctx&);
   };
   void send(Ctx&, const Part&, const Tensor& delta, Sent&) const;

@@ -33,7 +33,7 @@ struct KeptState {
   // Number of values per piece, which are replicated on all ranks; null: one value per element or block.
   std::vector<int64_t> (*sizes)(const ParamStore&) = nullptr;
   int64_t block = 1;            // elements that share a value
-  int64_t aligned = 1;          // StateSpec::aligned
+  int64_t aligned = 1;          // as StateSpec::aligned
   bool of_all_workers = false;  // identical on all workers
 };
 

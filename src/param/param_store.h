@@ -425,7 +425,8 @@ class ParamStore {
   struct {
     Buffer workspace, of_copies;
     Ctx::Ticket ticket;
-    PackedScatter packed = {};  // of the gradients of `unit`, whose sum over the shards is summed over copies then
+    PackedScatter packed =
+        {};  // reduce-scatter of the gradients of `unit` over the shards, which is summed over the copies afterwards
     const Unit* unit = nullptr;
   } early_;
 };

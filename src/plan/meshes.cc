@@ -48,7 +48,7 @@ std::optional<MeshChoice> configured_mesh(const Config& c, int ranks) {
     const MeshSizes sizes = mesh_sizes(c, ranks);
     return MeshChoice{sizes.copies * sizes.workers, sizes.shards, sizes.context, sizes.tensor, c.sequence_parallel};
   } catch (const Error&) {
-    return std::nullopt;  // the plan ends with this error
+    return std::nullopt;  // the plan of the configured mesh throws the same error
   }
 }
 

@@ -21,7 +21,7 @@ class Absent final : public Communicator {
   int size() const override { return size_; }
   std::unique_ptr<Communicator> split(int, int) override {
     if (splits_.empty())
-      return std::make_unique<Absent>(size_, rank_, std::vector<int>{});  // of a group: all its ranks
+      return std::make_unique<Absent>(size_, rank_, std::vector<int>{});  // splits of a group have all its ranks
     CHECK(next_ < splits_.size(), "split ", next_, " of ", splits_.size());
     const int rank = next_ == 0 ? stage_ : 0;  // the first split is the group of the pipeline stages
     return std::make_unique<Absent>(splits_[next_++], rank, std::vector<int>{});

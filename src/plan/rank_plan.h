@@ -28,7 +28,7 @@ constexpr int kGpusPerNode = 8;
 struct Cluster {
   GpuSpec gpu;
   int ranks = 1, nodes = 1;
-  Network network;      // with the rates of the GPU's links
+  Network network;      // rates are those of the GPU's links
   Assumptions assumed;  // assumptions for the expected step
 };
 

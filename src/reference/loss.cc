@@ -60,7 +60,7 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
       if (op.grad) {
         const double weight = load(op.scale)[0] * double(op.inv_count);
         const double softmax_weight = op.z_loss == 0 ? 1 : 1 + 2 * double(op.z_loss) * lse;
-        double weights = softmax_weight;  // of the softmax
+        double weights = softmax_weight;  // total factor of the softmax, over all targets
         std::vector<double> hot(size_t(op.vocab));
         const auto add_target = [&](int32_t token, double its_weight) {
           if (const int32_t c = op.part.row(token); c >= 0) hot[size_t(c)] += its_weight;

@@ -123,7 +123,7 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
         differs.add(q.rest, p.rest);
       }
       const double floor = std::log(double(std::numeric_limits<float>::min())) - log_z;
-      Events q_above = q;  // with the clamp, for logarithms
+      Events q_above = q;  // rest is clamped, so that its logarithm is finite
       q_above.rest = std::max(q.rest, floor);
       const double between = sorted ? differs.distance : forward ? divergence(p, q_above) : divergence(q, p);
       const double lse = most + std::log(sums(0, i));

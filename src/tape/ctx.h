@@ -192,9 +192,9 @@ struct Dropping {
   Tensor state = {};  // StepState
   Tensor first = {};  // [1] i64: number of the micro-batch's first row among the rows of the step
   StochasticDepth depth = {};
-  int64_t layers = 1;      // of the model
+  int64_t layers = 1;      // number of layers of the model
   float hidden = 0;        // probability with which elements of embeddings and residual branches are dropped
-  SequenceRows rows = {};  // of all rows of the micro-batch on this rank
+  SequenceRows rows = {};  // all rows of the micro-batch on this rank
 };
 
 struct Ctx {

@@ -68,7 +68,7 @@ class Splitter {
   std::vector<std::string_view> split(const CharTable& table, std::string_view text) const;
 
   std::vector<Stage> stages_;  // empty: a text is one piece
-  bool byte_level_ = false;    // of the next stages
+  bool byte_level_ = false;    // applies to the next stages
 };
 
 }  // namespace athanor

@@ -21,7 +21,7 @@ class TokenFinder {
   size_t longest() const { return longest_; }
 
   struct Match {
-    size_t begin = std::string_view::npos, end = 0;  // of the token's text; npos: none
+    size_t begin = std::string_view::npos, end = 0;  // place of the token's text; npos: no token
     const Token* token = nullptr;
     explicit operator bool() const { return begin != std::string_view::npos; }
   };

@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// What is known at the start of a run.
+// Facts known at the start of a run, from which the disk space that it needs is computed.
 struct DiskAtStart {
   int64_t step = 0;              // current step of the run
   int64_t checkpoint_bytes = 0;  // size of one checkpoint

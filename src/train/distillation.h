@@ -38,7 +38,7 @@ struct TeacherTokens {
 TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelFolder& teacher, int32_t bos,
                              int64_t length);
 
-// What `cache-logits` writes for this configuration with this teacher. dtype: that of the stored values.
+// Description of the cache that `cache-logits` writes for this configuration and teacher. dtype: that of stored values.
 struct CacheOptions {
   int64_t top_k = 64;
   DType dtype = DType::f16;

@@ -89,14 +89,14 @@ class Trainer {
   bool asked_to_stop();                    // checks now; all ranks call it together
   bool of_any(bool mine);                  // true if true on any rank
   void open_loader();                      // at the next sample, with the step size due there
-  void apply_schedules(int64_t step);      // of windows and of tokens ahead, as in that step
+  void apply_schedules(int64_t step);      // sets the sliding window and the weights of tokens ahead for that step
   bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
   void collect_step();  // the oldest launched step: counts and reports it. Does not return if a rank has failed in it
-  // Whether choices have overflowed the buffers of experts on any rank; failure_ then says what would have done. All
-  // ranks must call this together.
+  // Whether choices have overflowed the buffers of experts on any rank; failure_ then says which factor would have
+  // sufficed. All ranks must call this together.
   bool finds_overflow(const std::string& where);
   void collect_steps();  // collects all launched steps
   bool out_of_time(int64_t micro_left) const;

@@ -50,7 +50,7 @@ int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   return -1;
 }
 
-// What encodes the parts of texts that are cut between characters.
+// The encoder of text parts for fim_level "character"; null for other levels.
 std::shared_ptr<PartEncoder> part_encoder(const Config& c, const Dataset& data) {
   if (c.fim_level != FimLevel::character) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(data.first_shard());

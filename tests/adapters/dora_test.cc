@@ -126,7 +126,7 @@ TEST(Dora, MagnitudesHaveTheGradientOfTheDroppedLoss) {
   }
 }
 
-// Where magnitudes are the norms and B is 0, the model is the frozen one, whatever is dropped.
+// With magnitudes equal to the norms and B = 0, the model is the frozen one, whatever dropout drops.
 TEST(Dora, DropoutLeavesTheFrozenModelWhole) {
   const LoraOptions lora{.rank = 4, .dropout = 0.5, .variant = LoraVariant::dora};
   OneBatch dropped(ModelType::qwen2, Recompute::Granularity::none, lora),

@@ -15,7 +15,7 @@ namespace {
 
 class QloraRun : public AdaptedRun {
  protected:
-  // The same in NF4, as bitsandbytes has it.
+  // The folder of the base model in NF4, in the format of bitsandbytes.
   std::string nf4_base(bool nested) {
     const std::string folder = path(nested ? "nested" : "single");
     write_hf_folder(ModelFolder(base()), folder, {.dtype = DType::f32, .nested_nf4 = nested});

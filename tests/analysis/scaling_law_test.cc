@@ -1,4 +1,5 @@
-// Scaling laws: an optimum is one, the two ways to ask for it agree, and the published figures come out.
+// Scaling laws: neighbours of an optimum are worse, an optimum by compute is one by parameters, and published figures
+// are reproduced.
 #include "analysis/scaling_law.h"
 
 #include <gtest/gtest.h>

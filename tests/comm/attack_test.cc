@@ -122,7 +122,7 @@ std::string flipped(std::string bytes, size_t at) {
   return bytes;
 }
 
-// What arrives if these bytes are what the attacker lets through: the payloads, or "refused".
+// The payloads that the receiver accepts if the attacker replaces the sent frames by attack(frames), or "refused".
 std::string arriving(const std::function<std::string(const std::vector<std::string>&)>& attack) {
   Line line;
   Channel sender(std::move(line.from), {.out = Seal(line.key), .in = {}});
@@ -303,13 +303,13 @@ TEST(Attack, AStrangerThatGreetsAndIsSilentHoldsARankForSecondsOnly) {
       send_all(held.back(), hello.data(), hello.size(), after(1));
     }
   });
-  patiently({4, 40}, [&](double limit) {  // a quarter of which is spent on the stranger
+  patiently({4, 40}, [&](double limit) {  // a quarter of the limit is spent waiting for the stranger
     return all_well(
         run({.ranks = 2, .port = port_of(*port), .timeout = limit}, [](Rendezvous& r) { r.barrier("here"); }));
   });
 }
 
-// Who proves nothing, but answers everything.
+// The server answers every message without proving that it knows the secret.
 TEST(Attack, AServerWithoutTheSecretIsNotBelieved) {
   const auto port = listen_on("127.0.0.1", 0);
   std::thread server([&] {

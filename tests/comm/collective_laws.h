@@ -102,7 +102,7 @@ inline void reduce_scatter_is_a_part_of_all_reduce(Communicator& c) {
       }
 }
 
-// Of all ranks' values, in f32 and in the order of ranks, rounded once; in bf16 and in f16 too.
+// Sums add the values of all ranks in f32, in the order of ranks, and are rounded once, in bf16 and f16 too.
 inline void sums_are_rounded_once(Communicator& c) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t n : {1, 5, 300}) {

@@ -63,7 +63,7 @@ TEST(Observed, EveryCallIsPassedOnAndTold) {
   call_all(inner);
   CollectiveWatch watch;
   const auto world = observed(std::make_unique<Inner>(through), watch);
-  call_all(*world);  // nobody is told
+  call_all(*world);  // without an observer
   EXPECT_EQ(through, direct);
   Heard heard;
   watch.observer = &heard;
@@ -75,7 +75,7 @@ TEST(Observed, EveryCallIsPassedOnAndTold) {
                                                    "recv of world",           ".", "exchange of world",   ".",
                                                    "all_to_all of world",     ".", "broadcast of world",  "."}));
   heard.words.clear();
-  call_all(*world->split(0, 0));  // of one rank
+  call_all(*world->split(0, 0));  // a group of one rank is not observed
   EXPECT_TRUE(heard.words.empty());
 }
 

@@ -79,7 +79,7 @@ inline void reporting_errors(Rendezvous& rendezvous, const std::function<void()>
   }
 }
 
-// For attempts that patiently() repeats: whether all say it. What is said instead is printed.
+// True if the errors of all ranks but `except` contain `part`; prints those that do not. For use in patiently().
 inline bool all_say(const std::vector<std::string>& errors, const std::string& part, int except = -1) {
   for (int r = 0; r < int(errors.size()); ++r) {
     if (r == except || errors[size_t(r)].find(part) != std::string::npos) continue;
@@ -89,7 +89,7 @@ inline bool all_say(const std::vector<std::string>& errors, const std::string& p
   return true;
 }
 
-// Likewise: whether nobody failed.
+// True if no rank failed; prints the errors of those that did. For use in patiently().
 inline bool all_well(const std::vector<std::string>& errors) {
   for (size_t r = 0; r < errors.size(); ++r)
     if (!errors[r].empty()) std::printf("rank %zu says: %s\n", r, errors[r].c_str());

@@ -81,7 +81,7 @@ TEST_F(Secret, AnotherJobThatTookThePlaceKeepsItsFile) {
   EXPECT_EQ(JobSecret(other, environment).read().port, 29501);
 }
 
-// Whoever makes a folder of this name first, or a link, must not keep others from starting.
+// Another user who creates a folder or a link of this name first cannot keep a job from starting.
 TEST_F(Secret, AFolderThatOthersCanEnterIsPassedOver) {
   const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   std::filesystem::create_directory(folder_ / "athanor");

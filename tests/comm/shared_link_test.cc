@@ -20,10 +20,10 @@ using namespace testing;
 const std::string kSecret(32, 's');
 
 struct Pair {
-  std::unique_ptr<Link> low, high;  // of the rank that listens, and of the one that dials
+  std::unique_ptr<Link> low, high;  // ends of the rank that listens and of the one that dials
 };
 
-// Rank 0 of 2 listens, and a rank says that it is `from` and knows `secret`.
+// Rank 0 of 2 listens; a peer connects that claims to be rank `from` and to know `secret`.
 Pair meet(const std::string& secret = kSecret, int from = 1) {
   SharedEntry entry = SharedEntry::listening();
   EXPECT_NE(entry.address(), "");
@@ -82,7 +82,8 @@ TEST(SharedMemory, ADataStreamFillsTheRingAndGoesOnAsItIsRead) {
   EXPECT_EQ(got, sent);
 }
 
-// While the receiver computes; what the sender sends and waits for comes behind it, as it was called.
+// Asynchronous sends end while the receiver computes. A later synchronous send arrives after them, in order of the
+// calls.
 TEST(SharedMemory, AsynchronousSendsEndBeforeTheyAreReceived) {
   Pair pair = meet();
   ASSERT_TRUE(pair.low && pair.high);

@@ -178,7 +178,7 @@ TEST(Failure, ARankThatFailsTellsWhy) {
   expect_all(errors, cat("4 rank 1 (", host_name(), ") failed: the disk is full"), 1);
 }
 
-// Where ranks meet without a wait that the rendezvous sees.
+// A barrier of ranks that are threads, without messages, so that the rendezvous does not notice the wait.
 struct Arrivals {
   const int ranks;
   std::atomic<int> arrived{0};

@@ -67,7 +67,7 @@ struct Seen {
   std::vector<std::string> errors;
 };
 
-// What a rank does that is hit at some moment.
+// Runs all-reduces until a rank is lost.
 void work_until_failure(Rendezvous& r, const std::function<void(int step)>& after_step) {
   const auto world = make_tcp(r, "");
   std::vector<int32_t> requests(5);
@@ -196,7 +196,7 @@ TEST(Tree, ExchangesWhatAllSayInRankOrder) {
   }));
 }
 
-// Of the size of ATHANOR_RANKS (scripts/bench/ranks/control.py), which reads what is printed.
+// Runs ATHANOR_RANKS ranks if that is set: scripts/bench/ranks/control.py sets it, and reads what is printed.
 TEST(Tree, ManyRanksStartAgreeAndLearnOfALostOne) {
   const char* asked = std::getenv("ATHANOR_RANKS");
   Setting s{.ranks = asked ? std::atoi(asked) : kSanitized ? 20 : 64};

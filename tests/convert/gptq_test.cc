@@ -21,7 +21,7 @@ std::vector<float> weights() {
   return w;
 }
 
-// Of inputs that are mixtures of a few sources: strongly correlated.
+// Hessian X^T X of inputs that are mixtures of a few sources, hence strongly correlated.
 std::vector<float> hessian() {
   constexpr size_t kTokens = 200, kSources = 12;
   std::vector<float> h(kIn * kIn, 0.0f);

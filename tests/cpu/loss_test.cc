@@ -128,8 +128,8 @@ TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
     }
 }
 
-// What RowMax, LogitSums and CrossEntropy make of parts of the columns, with the reductions of ranks in between, is
-// what CrossEntropy makes of all columns.
+// RowMax, LogitSums and CrossEntropy on parts of the columns, with the reductions of ranks in between, give the result
+// of CrossEntropy on all columns.
 TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
   for (const DType type : kFloats)
     for (const auto& [parts, softcap] : {std::pair<int64_t, float>{1, 0}, {2, 0}, {3, 0}, {1, 5}, {2, 5}, {3, 5}}) {

@@ -118,7 +118,7 @@ constexpr int32_t kEndToken = 0, kBosToken = 7;
 // Documents of distinct tokens, so that every token says where it is from; two shards, and a second source.
 struct PackedData : ::testing::Test {
   TempDir dir;
-  std::vector<std::vector<uint16_t>> documents;  // of the first source, with their ends
+  std::vector<std::vector<uint16_t>> documents;  // documents of the first source, with their end-of-document tokens
   PackedData() {
     uint16_t next = 100;
     std::vector<uint16_t> shards[3];

@@ -61,7 +61,7 @@ TEST(Chat, BadLinesSayWhatWasExpected) {
   EXPECT_NE(chat_error(R"({"messages": []})", ChatShape::sharegpt).find("conversations"), std::string::npos);
 }
 
-// What is learnt in brackets.
+// The text of a conversation, with the parts that are learnt in brackets.
 std::string written(ChatTemplate which, const Conversation& chat) {
   std::string text;
   for (const ChatSegment& s : apply_template(which, chat)) {

@@ -238,7 +238,8 @@ TEST(FillInTheMiddle, CutsBetweenCharactersAreUniform) {
   EXPECT_LT(chi2, double(count.size()) + 6 * std::sqrt(2.0 * double(count.size())));
 }
 
-// Where a text has no room for what its parts need more, and where the tokenizer changes the text.
+// A text is cut between tokens if parts cut between characters would need more tokens than there is room for, or if the
+// tokenizer changes the text.
 TEST(FillInTheMiddle, TextsThatCannotBeCutBetweenCharactersAreCutBetweenTokens) {
   Cutter cutter("gpt2.json");
   const Text ids = cutter.ids_of(" tokenizer tokenizer tokenizer");

@@ -50,7 +50,7 @@ struct DocumentsTest : ::testing::Test {
     options.documents.inputs.push_back(path);
     return path;
   }
-  // What the shards say, per part: documents as texts.
+  // Decoded documents of the training shards and of the validation shards.
   std::vector<std::vector<std::string>> documents(const TokenizeResult& result) const {
     const auto tokenizer = make_tokenizer(options.tokenizer);
     std::vector<std::vector<std::string>> parts;

@@ -24,7 +24,7 @@ void require(bool law, const char* what) {
   std::abort();
 }
 
-// What the callers of an accepted header rely on.
+// Invariants that callers of an accepted header rely on.
 void check_laws(const SafetensorsHeader& header, int64_t file_bytes) {
   int64_t next = header.data_begin();
   std::set<std::string_view> names;

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
                                            "values", "sinks", "after", "both"),
                          [](const auto& test) { return std::string(test.param); });
 
-// A prompt of several pieces, the last one padded, up to the last position that the model has.
+// A prompt that fills all positions of the model is processed in several chunks, the last of which is padded.
 void long_prompts_equal_their_tokens(const ModelConfig& config) {
   testing::Rig rig;
   Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 150);

@@ -45,7 +45,7 @@ TEST(Trace, HoldsSpansNamesAndCounters) {
   EXPECT_EQ(events[2].at("cat"), "step");
   EXPECT_EQ(events[2].at("tid"), 1);
   EXPECT_EQ(events[2].at("dur"), 250);
-  EXPECT_GE(events[2].at("ts").get<double>(), 1e6 - 1);  // since some moment while it was opened
+  EXPECT_GE(events[2].at("ts").get<double>(), 1e6 - 1);  // times count from a moment within the opening of the trace
   EXPECT_LE(events[2].at("ts").get<double>(), 1e6 + 1 + opening.count());
   EXPECT_EQ(events[3].at("ph"), "C");
   EXPECT_EQ(events[3].at("args").at("value"), 1.5);

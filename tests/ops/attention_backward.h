@@ -1,5 +1,5 @@
-// The backward op of a forward one, for tests: tensors like those of the forward op, each gradient like what it is of;
-// and the case of one: y and lse are the reference's; and of one with angles.
+// Makes AttentionBwd and its cases from AttentionFwd and its cases. Gradients have the shapes of their tensors, and y
+// and lse are those of the reference; also with the angles of RoPE.
 #pragma once
 #include <cmath>
 
@@ -36,7 +36,7 @@ inline OpCase<AttentionBwd> backward_of(Examiner& examine, const OpCase<Attentio
   return bwd;
 }
 
-// A table of RoPE's for heads of `dim`.
+// A table of cosines and sines of RoPE for heads of `dim`.
 inline Init cosines_and_sines(int64_t dim) {
   return [=, half = dim / 2](uint64_t, int64_t i) {
     const double angle = double(i / dim) * std::pow(10000.0, -double(i % half) / double(half));
@@ -44,7 +44,7 @@ inline Init cosines_and_sines(int64_t dim) {
   };
 }
 
-// A case with angles of those without, which agrees with the reference and has the bits of its parts.
+// Adds angles of RoPE to a case. The result must agree with the reference and have the bits of the separate ops.
 inline void turns_back(Examiner& examine, const OpCase<AttentionBwd>& plain) {
   constexpr int64_t kTable = 40;
   const AttentionShape& s = plain.op.shape;

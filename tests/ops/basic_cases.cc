@@ -133,7 +133,7 @@ void sharded_random_values(Examiner& examine) {
   if (pieces != whole) examine.note({Fault::wrong_value, RandomNormal::kName, "x", "pieces differ from the whole"});
 }
 
-// Masks of other steps, streams and places.
+// Dropout masks differ by step, stream and element.
 void dropouts(Examiner& examine) {
   const auto drop = [&](const std::string& name, DType dtype, Shape shape, float p, int64_t first, uint64_t stream) {
     OpCase<Dropout> c{cat(name, " ", dtype, " ", shape),

@@ -7,8 +7,8 @@
 
 namespace athanor {
 
-// Of an op that leaves the largest magnitude of `output` in `amax`: it is that of what the same run stored, to the bit,
-// NaN above all, and nothing else changes. `c` is without it.
+// Checks an op that stores the amax of `output` in `amax`: it equals the amax of the stored values to the bit, NaN if
+// one is NaN, and no other result changes. `c`: the case without amax.
 template <class Op>
 void leaves_amax(Examiner& examine, OpCase<Op> c, const char* output) {
   if (examine.lists() || !examine.wanted(Op::kName)) return;
@@ -27,7 +27,7 @@ void leaves_amax(Examiner& examine, OpCase<Op> c, const char* output) {
     examine.note({Fault::wrong_value, Op::kName, "amax", cat(c.name, ": ", got, ", stored ", want)});
 }
 
-// Of a step in the middle of a run.
+// The state of a step in the middle of a run.
 inline StepState running_state() {
   StepState s;
   s.updates = 37;
@@ -50,14 +50,14 @@ void vocab_part_cases(Examiner&);
 void top_logits_cases(Examiner&);
 void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
-void transposed_cases(Examiner&);  // of these
+void transposed_cases(Examiner&);  // a part of quantize_cases()
 void fp4_cases(Examiner&);
 void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
-void step_control_cases(Examiner&);   // of these
-void one_bit_cases(Examiner&);        // likewise
-void packed_groups_cases(Examiner&);  // likewise
-void trust_ratio_cases(Examiner&);    // likewise
+void step_control_cases(Examiner&);  // this and the next three: called by optimizer_cases()
+void one_bit_cases(Examiner&);
+void packed_groups_cases(Examiner&);
+void trust_ratio_cases(Examiner&);
 void qk_clip_cases(Examiner&);
 void moe_cases(Examiner&);
 void weight_form_cases(Examiner&);

@@ -126,7 +126,7 @@ class Examiner {
   struct Outcome {
     const char* op;
     std::vector<Result> results;
-    std::vector<Finding> faults;  // of memory: bounds, inputs, unwritten elements
+    std::vector<Finding> faults;  // memory faults: out of bounds, changed inputs, unwritten elements
   };
   using Shared = std::map<std::string, std::string>;
 

@@ -112,7 +112,7 @@ void capacities(Examiner& examine) {
       RouteBwd bwd = route_gradient(s, false, DType::f32);
       bwd.rule = rule;
       bwd.kept = bwd.experts;
-      // What a dropped choice has in dweights was never computed.
+      // The op must not read dweights of dropped choices, which are never computed.
       const Init dweights = [=](uint64_t stream, int64_t i) {
         return is_dropped(s, i) ? std::nan("") : normal()(stream, i);
       };

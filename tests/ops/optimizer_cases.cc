@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// What masters may be kept in: a dtype, and that of the copy, if any.
+// Dtype of master weights, and of their compute copy if there is one.
 struct Kind {
   DType master;
   std::optional<DType> copy;
@@ -216,7 +216,7 @@ void sgd_cases(Examiner& examine) {
   });
 }
 
-// Where the average is as good as 0, its sign is nothing to compare.
+// Gradients are large, so that the sign of the average, which decides the update, does not depend on rounding.
 void lion_cases(Examiner& examine) {
   one_state_cases<Lion>(examine, {DType::f32, DType::bf16}, [](Examiner& e, OpCase<Lion> c, bool) {
     c.op.rate = 0.5;
@@ -404,7 +404,7 @@ void adafactor_cases(Examiner& examine) {
       clip.name += ", small";  // no clipping
       clip.values["sums"] = uniform(1e-6, 1e-4);
       examine(clip);
-      moments.name += ", zeros";  // of a first step
+      moments.name += ", zeros";  // moments before the first step
       StepState s = running_state();
       s.updates = 1;
       moments.values["state"] = bytes_of(s);

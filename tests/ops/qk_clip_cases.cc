@@ -61,7 +61,7 @@ OpCase<QkClip> clip(const std::string& name, const Heads& h, std::vector<QkClip:
       return double(int16_t(random_bits(kCaseSeed, stream, uint64_t(i))));
     };
   else
-    c.values["master"] = number;  // of which the copy is the rounding
+    c.values["master"] = number;  // the compute copy is its rounding
   return c;
 }
 

@@ -13,7 +13,7 @@ class Sabotage final : public Decorated<Sabotage> {
   struct Plan {
     std::string op, tensor;
     Fault fault;
-    int threads = 1;  // of the backend that is sabotaged
+    int threads = 1;  // threads of the sabotaged backend
   };
   Sabotage(std::unique_ptr<Ops> inner, Plan plan) : inner_(std::move(inner)), plan_(std::move(plan)) {}
   const Ops& inner() const { return *inner_; }

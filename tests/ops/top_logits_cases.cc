@@ -62,7 +62,7 @@ OpCase<PickLogits> pick(const Size& s, DType dt, float temperature, float softca
 
 double capped(double z, double softcap) { return softcap > 0 ? softcap * std::tanh(z / softcap) : z; }
 
-// What RowMax, LogitSums and PickLogits leave of a row that this rank has whole; of a part, something like it.
+// Results of RowMax, LogitSums and PickLogits for a row that this rank has whole, or plausible ones for a shard.
 struct Row {
   std::vector<double> z;  // [count]
   double sum = 0, at_target = 0, rest = 0;

@@ -42,7 +42,8 @@ TEST(Cluster, ItsMeanIsDalysExpectation) {
   }
 }
 
-// What is written while training goes on and a failure comes counts as lost.
+// A checkpoint that is still being written when a failure comes does not count: the steps since the one before are
+// lost.
 TEST(Cluster, ASaveCountsOnceItIsDurable) {
   ClusterRun run = llama3();
   const ClusterTimes at_once = simulate_many(run, 8).times;

@@ -1,4 +1,4 @@
-// What a step pays for masters and states in host memory, on a described GPU.
+// Time that a step loses to master weights and optimizer states in host memory, on a described GPU.
 #include "perf/offload_time.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
   EXPECT_EQ(offload_time(*cpu, limits).link, 0) << "a link that nobody knows";
 }
 
-// Of two micro-batches the second gets gradients from the host, and each waits for a pass's first unit at least.
+// The second of two micro-batches copies gradients from the host, and each waits at least for the first unit of a pass.
 TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
   const GpuSpec& gpu = find_gpu("rtx4090");
   const DescribedBackend backend = describe(gpu);

@@ -61,7 +61,7 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
   EXPECT_EQ(again, 1);
 }
 
-// Of a Llama of two layers on a described GPU: calls examine(engine).
+// Calls examine(engine) with the plan of a two-layer Llama on a described GPU.
 template <class F>
 auto planned(const char* gpu_name, const EngineOptions& o, F examine, int64_t head_dim = 16) {
   DescribedBackend gpu = describe(find_gpu(gpu_name));
@@ -113,7 +113,8 @@ TEST(ProductTimes, SwigluKeepsNoOutputWhereItsGradientIsFused) {
   EXPECT_EQ(bytes("a100") - bytes("h200"), kLayers * kTokens * kIntermediate * sizeof(uint16_t));
 }
 
-// Of codes each shape and each pair of scales once, beside products of matrices.
+// GEMMs of quantized values are listed once for each shape and pair of scales, in addition to GEMMs in the compute
+// dtype.
 TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
   testing::Rig rig(1);
   for (const char* precision : {"fp8_blockwise", "nvfp4"}) {

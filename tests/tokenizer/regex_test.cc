@@ -107,8 +107,8 @@ TEST(SplitPattern, RankFilesReadAsTiktokenDoes) {
   EXPECT_EQ(cut("\\pL+", "ab1"), (Pieces{"ab", "1"}));
 }
 
-// Of a tokenizer.json, expressions alone are patterns: names are none, and a + behind {1,3} is no possessive
-// quantifier.
+// In a tokenizer.json a pattern is always a regular expression, never the name of a built-in one; and a + after {1,3}
+// is not a possessive quantifier.
 TEST(SplitPattern, BuiltInOnesAreTakenByTheirExpression) {
   if (!compiled("a", RegexDialect::oniguruma)) GTEST_SKIP() << "built without PCRE2";
   Splitter splitter;

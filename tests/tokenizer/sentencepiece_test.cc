@@ -50,7 +50,7 @@ std::string digest(const std::vector<int32_t>& ids, const std::string& text) {
   return std::string(hex, 8);
 }
 
-// Of as many texts as there are digests beside those of the lists of ids.
+// Compares digests of encoded texts and of decoded lists of ids; the first digests are those of texts.
 void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& digests, const std::string& name) {
   const auto lists = piece_cases()["lists"].get<std::vector<std::vector<int32_t>>>();
   auto texts = piece_texts();

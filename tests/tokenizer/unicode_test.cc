@@ -85,7 +85,7 @@ TEST(NormalForm, ComposesOrdersAndKeeps) {
   }
 }
 
-// Also of invalid bytes.
+// Random texts contain invalid bytes, too.
 TEST(NormalForm, IsIdempotentOnRandomText) {
   for (const Form form : {Form::nfc, Form::nfd, Form::nfkc, Form::nfkd}) {
     const NormalForm normal(form);

@@ -89,7 +89,7 @@ EngineOptions options(const Setting& s) {
 
 struct Outcome {
   Curve curve;
-  int64_t left = 0, taken = 0, wrong = 0;  // per step
+  int64_t left = 0, taken = 0, wrong = 0;  // as in AmaxOps; the first two per step
 };
 Outcome train(const Setting& s) {
   Rig rig;

@@ -56,7 +56,7 @@ struct Started {
   Engine engine;
 };
 
-// Also if some of its choices are dropped.
+// capacity: expert_capacity_factor; if above 0, some choices of a token are dropped.
 void expect_tokens_are_counted_once(double capacity) {
   using Kind = Recompute::Granularity;
   std::vector<double> want;

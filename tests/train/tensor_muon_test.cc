@@ -61,7 +61,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(TensorMuon, StepsMatchOneRank) {
   const std::vector<Grid> grids = all_grids();
-  size_t turn = 0;  // so that each mesh has each rule, and with it half of the models
+  size_t turn = 0;  // alternates, so that each mesh runs each rule with half of the models
   for (const auto& [type, tied, kv_heads] : {std::tuple{ModelType::llama, false, 1},
                                              {ModelType::llama, true, 2},
                                              {ModelType::gpt2, true, 4},

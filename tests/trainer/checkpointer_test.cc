@@ -19,7 +19,7 @@
 #include "tests/train/harness.h"
 
 namespace {
-std::atomic<int64_t> bytes_free{-1};  // that statvfs() reports; -1: the disk's
+std::atomic<int64_t> bytes_free{-1};  // free bytes that statvfs() reports; -1: those of the disk
 }
 
 // Linked in the place of libc's function; the name in C++ differs from that of libc's struct.
@@ -113,7 +113,7 @@ TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
       run(ranks, stage, background, save, [&](Engine& engine, Checkpointer& saves) {
         if (same_sums) step(engine);  // other ranks round other sums: there the initial weights do
         saves.begin(at(1), "", {}, {});
-        if (background) step(engine);  // what comes after is not in it
+        if (background) step(engine);  // the save must not contain this later step
         saves.finish();
       });
       ASSERT_EQ(manifest(save, 1).tensors.size(), manifest("plain", 1).tensors.size()) << save;
@@ -266,7 +266,7 @@ class LosesARank final : public Forwarding {
   bool lost_ = false;
 };
 
-// What is left does not try to agree on anything: the others may be elsewhere.
+// The remaining ranks abort without a further collective, which would hang: others may not take part in it.
 TEST_F(CheckpointerTest, ALostRankEndsTheSave) {
   for (const bool background : {false, true})
     run_ranks(2, [&](std::unique_ptr<Communicator> threads) {

@@ -299,7 +299,7 @@ TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
   for (const StepMetrics& m : log.steps) EXPECT_LE(m.mfu, 1);
 }
 
-// What the log says at the end is what `athanor eval` says of the whole set, or a sample of it with its error.
+// The logged validation loss is over all windows, as in `athanor eval`, or over a sample, with its standard error.
 TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
   ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
   const auto whole = history("r").evals.back();
@@ -311,11 +311,12 @@ TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
   EXPECT_EQ(sample.windows, 80);
   EXPECT_EQ(sample.windows_all, 312);
   EXPECT_GT(sample.loss_error, 0);
-  EXPECT_NEAR(sample.loss_error / whole.loss_error, 312.0 / 80 / 2, 0.5);  // as the root of the number of windows
+  EXPECT_NEAR(sample.loss_error / whole.loss_error, 312.0 / 80 / 2,
+              0.5);  // the error falls with the root of the number of windows
   EXPECT_NEAR(sample.loss, whole.loss, 4 * sample.loss_error);
 }
 
-// What an entry would have alone; the mean of all comes last, since it says that the evaluation is whole.
+// Each entry has the loss that it would have alone. The record of the mean comes last: it marks a complete evaluation.
 TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
   write_shard("other.bin", 7);
   const std::string a = cat(R"({"path": ")", dir_.path(),

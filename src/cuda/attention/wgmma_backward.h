@@ -24,8 +24,8 @@ struct Shared {
 template <class T>
 struct Own {
   T *a, *b;           // its first rows of both tensors
-  const Seen* group;  // what the warpgroup's rows see
-  const Seen* warp;   // what the warp's rows see
+  const Seen* group;  // rows of the other side that the warpgroup's rows see
+  const Seen* warp;   // rows of the other side that the warp's rows see
 
   template <class R>
   __device__ __forceinline__ Own(R& smem, int place, const Sight<kRows>& sight) {

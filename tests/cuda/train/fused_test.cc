@@ -68,7 +68,7 @@ struct Tuned {
   std::string choices, report;
   int64_t rotated_back = 0, rotated_behind = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
-  // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
+  // Implementations that autotuning chose for GEMMs with SwiGLU, its gradient, and RoPE.
   std::string gated, gradient, rotated;
 };
 

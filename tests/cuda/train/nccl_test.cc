@@ -149,7 +149,7 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Also with communicators that existed before the memory, or are created later.
+// Communicators that existed before the memory and those that are created later have it registered.
 TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {
   const int64_t before = fake().calls_outside_registered_memory();
   run(4, [&](Rank& rank, Communicator& hosts) {

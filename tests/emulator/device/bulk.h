@@ -10,7 +10,7 @@ namespace emu {
 struct Piece {
   uint8_t* shared;
   uint8_t* global;        // null: outside the tensor
-  uint32_t bytes, valid;  // in shared memory; of these inside the tensor
+  uint32_t bytes, valid;  // size in shared memory; the part of it inside the tensor
 };
 void begin_load(Block& to_block, const std::vector<Piece>& pieces, unsigned number);
 void finish_load(const std::vector<Piece>& pieces);

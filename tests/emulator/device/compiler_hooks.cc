@@ -44,7 +44,8 @@ ACCESS(8)
 ACCESS(16)
 void __tsan_read_range(void* p, size_t n) { emu::note(p, n, emu::kRead, __builtin_return_address(0)); }
 void __tsan_write_range(void* p, size_t n) { emu::note(p, n, emu::kWrite, __builtin_return_address(0)); }
-// Of host code beside kernels, which reads what they write for it; kernels' own atomics do not come here.
+// Called by instrumented host code that polls memory which kernels write; atomics of kernels have functions of their
+// own.
 uint64_t __tsan_atomic64_load(const volatile uint64_t* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

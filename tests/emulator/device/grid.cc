@@ -24,7 +24,7 @@ constexpr size_t kRedzone = 128;
 constexpr size_t kMaxStaticShared = 48 << 10;
 constexpr int kRegistersOfABlock = 65536;
 
-// What a kernel starts with is the compiler's affair; the most that a block of this size can have is assumed.
+// Registers per thread at the start of a kernel. The compiler decides; the maximum for a block of this size is assumed.
 int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock / int(threads) / 8 * 8); }
 
 uint64_t div_up(uint64_t n, uint64_t by) { return (n + by - 1) / by; }

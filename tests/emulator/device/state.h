@@ -191,11 +191,12 @@ struct Grid {
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
   std::atomic<int> running{0};                        // gangs
-  std::atomic<uint64_t> changes{0};                   // gangs that started, ended, or spin no more: others may go on
+  std::atomic<uint64_t> changes{
+      0};  // counts gangs that started, ended or stopped spinning, so that others may continue
   std::mutex stuck_mutex;
-  uint64_t stuck_since = UINT64_MAX;  // of `changes`:
-  int stuck = 0;                      // so many gangs have spun for long since
-  int surely_stuck = 0;               // and so many for long since all did
+  uint64_t stuck_since = UINT64_MAX;  // value of `changes` that the next two refer to
+  int stuck = 0;                      // gangs that have spun for long since then
+  int surely_stuck = 0;               // gangs that have spun for long since all gangs did
 };
 
 // Blocks that are resident together on one OS thread: some blocks or clusters, or a whole cooperative grid.

@@ -11,7 +11,7 @@ namespace emu::fakes {
 enum class Element : uint8_t { kF64, kF32, kF16, kBf16, kE4m3, kE5m2, kI8, kU8, kI32, kU32, kI64, kU64, kE2m1, kNone };
 
 size_t element_bytes(Element type);                // kE2m1: 1, of two elements
-int64_t bytes_of(Element type, int64_t elements);  // of neighbours
+int64_t bytes_of(Element type, int64_t elements);  // adjacent elements
 const char* element_name(Element type);
 bool is_fp8(Element type);
 float from_e8m0(uint8_t bits);

@@ -66,7 +66,7 @@ using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, H
                             RecordAction, LibraryOperation>;
 
 std::string action_name(const Action& action);
-bool touches_memory(const Action& action);  // needs a number in the stamps
+bool touches_memory(const Action& action);  // true: the stamps of its accesses need a number of the operation
 double action_microseconds(const Action& action);
 bool may_write_host_memory(const Action& action);
 void execute(const Action& action, Operation operation);

@@ -48,7 +48,8 @@ uint8_t* allocate_pooled(CUmemPoolHandle_st& pool, size_t bytes, void* caller); 
 cudaError_t release(void* address, const char* name);                            // the memory is gone from now on
 void retire(uint8_t* begin, const char* name);  // the program has freed it; it is gone after its FreeAction
 void finish_retired(uint8_t* begin);
-Allocation* find_allocation(const void* address, uint8_t** begin = nullptr);  // that holds this byte
+Allocation* find_allocation(const void* address,
+                            uint8_t** begin = nullptr);  // the allocation that holds this byte, or null
 std::string describe_address(const void* address);
 bool is_host_memory(const void* address);  // pageable, pinned or registered
 bool is_pageable(const void* address, size_t bytes);
@@ -59,8 +60,8 @@ void drop_freed_notes();
 // ---- pinned_guards.cc
 void guard_pinned(const TaskPtr& task, const CopyAction& copy);
 void verify_guards();         // did the host change a buffer that a copy still needs?
-void renew_guards();          // after an operation that may have changed buffers rightly
-void release_known_guards();  // those that the host knows to be finished, verified first
+void renew_guards();          // after an operation that was allowed to change buffers
+void release_known_guards();  // guards of copies that the host knows to be finished; verifies them first
 
 // ---- devices.cc, device_properties.cc
 int current_device();

@@ -43,7 +43,7 @@ cudaError_t begin(CUstream_st& stream, cudaStreamCaptureMode mode) {
   return cudaSuccess;
 }
 
-// Every node must lead to what the origin stream did last.
+// True if the last nodes of the origin stream depend on every captured node, as cudaStreamEndCapture requires.
 bool all_joined(const Capture& capture) {
   std::vector<const CUgraphNode_st*> todo(capture.origin->capture_tail.begin(), capture.origin->capture_tail.end());
   std::vector<const CUgraphNode_st*> seen;

@@ -1,5 +1,5 @@
-// A pinned buffer belongs to a copy from the call until the host knows the copy to be finished. If its bytes change in
-// between by the host's hand, the program works only by luck, whatever this run's order made of it.
+// A pinned buffer belongs to a copy from the call until the host knows that the copy is finished. If the host changes
+// its bytes in between, the program is wrong even if the order of this run gave the right result.
 #include <cstring>
 
 #include "emulator/runtime/api.h"

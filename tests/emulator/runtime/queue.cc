@@ -35,7 +35,7 @@ void finish(const TaskPtr& task) {
   task->done = true;
   task->after.clear();
   task->overlapped = nullptr;
-  // What the library's functions hold ends with the work; the task itself may be remembered.
+  // Releases what the operation's functions captured: streams and events may keep the finished task.
   if (auto* library = std::get_if<LibraryOperation>(&task->action)) *library = {.name = library->name};
   for (const TaskPtr& follower : task->followers) {
     if (--follower->blocked_by == 0) queue().unblocked.push_back(follower);

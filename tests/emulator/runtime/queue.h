@@ -17,7 +17,7 @@ using TaskPtr = std::shared_ptr<Task>;  // streams, events, graphs and later tas
 
 struct Task {
   uint32_t id = 0;                // in memory stamps; 0 for tasks that touch no memory
-  uint32_t epoch = 0;             // of the numbering, which starts again after 16,000 operations
+  uint32_t epoch = 0;             // generation of ids, which start again after 16,000 operations
   unsigned long long ticket = 0;  // never reused
   int device = 0;
   Action action;
@@ -44,7 +44,7 @@ struct Random {
 
 struct Queue {
   std::map<unsigned long long, TaskPtr> pending;  // by ticket
-  std::vector<TaskPtr> unblocked;                 // those of them that wait for no other task
+  std::vector<TaskPtr> unblocked;                 // pending tasks that wait for no other task
   uint32_t next_id = 1, epoch = 1;
   unsigned long long next_ticket = 1;
   OperationSet host_knows;
@@ -55,7 +55,7 @@ struct Queue {
   bool in_host_function = false;
   std::map<int, OperationSet> finished;                 // per device: all that has run, and what that was ordered after
   std::map<unsigned long long, TaskPtr> library_tasks;  // by ticket
-  std::map<uint32_t, std::string> names;                // of operations that have run, for messages
+  std::map<uint32_t, std::string> names;                // names of operations that have run, for messages
   Observer observer;
 };
 
@@ -65,7 +65,7 @@ struct NewTask {
   std::vector<TaskPtr> after;
   TaskPtr overlapped = nullptr;
   unsigned long long stream = 0;  // its id
-  unsigned long long node = 0;    // of an executable graph
+  unsigned long long node = 0;    // node of an executable graph; 0: none
 };
 TaskPtr add_task(NewTask wanted);
 bool run_one_task();                       // false: nothing can run now

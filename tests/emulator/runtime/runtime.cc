@@ -45,7 +45,7 @@ void forget_errors(Runtime& rt) {
   set_last_error(cudaSuccess);
 }
 
-// What streams and events remember of the queue, after it has been dropped.
+// Clears the references of streams, graphs and devices to tasks of a queue that was dropped.
 void detach_from_queue(Runtime& rt) {
   for (auto& [handle, stream] : rt.streams) stream->tail = nullptr;
   for (auto& [handle, graph] : rt.executables) graph->last = nullptr;

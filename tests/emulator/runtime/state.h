@@ -145,7 +145,7 @@ struct Runtime {
   AddressSpace pinned_addresses;
   std::map<uint8_t*, Allocation> allocations;
   std::map<uint8_t*, Allocation> retired;  // by cudaFreeAsync, whose turn in the stream has not come
-  std::map<uint8_t*, std::string> freed;   // what was there, for messages about late uses
+  std::map<uint8_t*, std::string> freed;   // descriptions of freed memory, for messages about uses after free
   std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
   std::map<cudaGraph_t, std::unique_ptr<CUgraph_st>> graphs;

@@ -349,7 +349,7 @@ TEST(PlantedBug, ReadPastTheEnd) {
   expect_found(
       {Fault::kBounds}, [](Error& e) { run_normalize<kReadPastEnd>(e, 3, 776); }, true);
 }
-// What is static counts as whole KiB beside dynamic shared memory.
+// Static shared memory is rounded up to whole KiB before dynamic shared memory is added.
 TEST(PlantedBug, MoreSharedMemoryThanAskedFor) {
   expect_found(
       {Fault::kConfigure}, [](Error& e) { run_both_parts<4098>(e, 32 << 10); }, true);

@@ -52,7 +52,7 @@ TEST_F(RuntimeError, AnyCallCanBePlannedToFail) {
 
 TEST_F(RuntimeError, FaultsOfKernelsAreSticky) {
   int* memory = device_ints({1});
-  EMU_OK(launch_out_of_bounds(memory + 1));  // the launch itself is right
+  EMU_OK(launch_out_of_bounds(memory + 1));  // the launch itself succeeds
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);  // not reset

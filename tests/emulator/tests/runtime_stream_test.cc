@@ -9,7 +9,7 @@ namespace emu::testing {
 namespace {
 using RuntimeStream = RuntimeTest;
 
-// A store on one stream, a read on the other; `wait` puts the order between them.
+// Stores on one stream and reads on another; with `wait`, the second waits for an event of the first.
 void across_streams(bool wait) {
   int* memory = device_ints({0, 0});
   cudaStream_t a = new_stream(), b = new_stream();

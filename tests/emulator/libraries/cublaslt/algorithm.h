@@ -23,14 +23,14 @@ struct Algorithm {
 cublasLtMatmulAlgo_t pack(const Algorithm& algorithm);
 bool unpack(const cublasLtMatmulAlgo_t& packed, Algorithm* out);  // false: never initialised, or damaged
 
-// What can be chosen of one algorithm; nullptr for an unknown id.
+// The configurations that one algorithm supports.
 struct Kernel {
   int32_t id;
   std::vector<uint32_t> tiles, stages;
   uint32_t alignment;   // bytes, of pointers and leading dimensions; 0: one element
   uint32_t reductions;  // mask; 0: cannot split K
 };
-const Kernel* find_kernel(int32_t id);
+const Kernel* find_kernel(int32_t id);  // null: unknown id
 const std::vector<Kernel>& kernels();
 uint32_t kernel_alignment(const Kernel& kernel, Element type);
 
@@ -39,7 +39,7 @@ Verdict check_algorithm(const Algorithm& algorithm, const Product& product);
 size_t workspace_bytes(const Algorithm& algorithm, const Product& product);
 float waves(const Algorithm& algorithm, const Product& product, const MachineDevice& device);
 
-struct Roofline {  // of cublasLtMatmulPreference_t
+struct Roofline {  // limits set in a cublasLtMatmulPreference_t
   uint64_t workspace = 0;
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;

@@ -22,7 +22,9 @@ class FakeCupti {
   ~FakeCupti();
 
   athanor::CuptiTable table() const;
-  void lose_beyond(size_t records) { most_ = records; }  // of kernels, copies and fills between two flushes
+  void lose_beyond(size_t records) {
+    most_ = records;
+  }  // keeps so many records of kernels, copies and fills between two flushes
 
   std::string last_refusal() const { return refusals_.last(); }
   int balance() const;  // kinds that are still enabled, and subscribers
@@ -31,7 +33,7 @@ class FakeCupti {
   friend struct CuptiFunctions;
   using Record = std::variant<CUpti_ActivityExternalCorrelation, CUpti_ActivityAPI, CUpti_ActivityKernel10,
                               CUpti_ActivityMemcpy6, CUpti_ActivityMemset4>;
-  struct Call {  // of the host, not finished on the device yet
+  struct Call {  // a call of the host whose work has not finished on the device
     uint32_t correlation;
     uint32_t stream;
     uint64_t node;

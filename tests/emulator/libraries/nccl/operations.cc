@@ -10,7 +10,7 @@ bool overlaps(const char* x, size_t x_bytes, const char* y, size_t y_bytes) {
   return x_bytes > 0 && y_bytes > 0 && x < y + y_bytes && y < x + x_bytes;
 }
 
-// Where the one buffer may lie in the other for the operation to be in place. (nccl.h, each collective)
+// True if the buffers are at the offsets that nccl.h requires of an in-place call of this collective.
 bool in_place(const Task& task, int rank) {
   auto offset = static_cast<size_t>(rank) * task.count * element_bytes(nccl_element(task.type));
   const char* send = static_cast<const char*>(task.send);

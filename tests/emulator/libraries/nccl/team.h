@@ -92,7 +92,7 @@ struct Team {
   bool met(const Batch& batch) const;
   void leave(Batch& batch);  // after its meetings were executed
 
-  void withdraw(int rank);                  // from what has not happened yet: the others will wait in vain
+  void withdraw(int rank);                  // from operations that have not run yet: the other ranks will wait in vain
   void fail(int rank, ncclResult_t error);  // the others learn ncclRemoteError
 
   std::vector<Member> members;

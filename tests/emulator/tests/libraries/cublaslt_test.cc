@@ -155,7 +155,7 @@ TEST_F(CublasLt, FastTf32RoundsItsInputs) {
   }
 }
 
-// A large first term, then small ones that 14 bits of the sum cannot hold.
+// The sum begins with a large term; an accumulator of 14 bits loses the small terms that follow.
 TEST_F(CublasLt, SumsOfFp8KeepFewBitsOnHopper) {
   const auto sum = [&](int bits, bool fast) {
     machine.describe_devices({.code_sum_bits = bits});
