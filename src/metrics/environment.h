@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "metrics/process_memory.h"
+#include "base/process_memory.h"
 
 namespace athanor {
 

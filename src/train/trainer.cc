@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/process_memory.h"
 #include "data/loader.h"
-#include "metrics/process_memory.h"
 #include "ops/step_control.h"
 #include "train/find_together.h"
 #include "train/routing_report.h"
@@ -53,7 +53,7 @@ Exit Trainer::run_from_start() {
     start(resume);
     running_ = true;
   }
-  apply_schedules(std::max<int64_t>(0, state_.step - 1));  // of the step before an evaluation that is made up
+  apply_schedules(std::max<int64_t>(0, state_.step - 1));  // the schedules of the last step, for a pending evaluation
   if (resume) make_up_evaluation(*resume);
   clock_.lap();
   const Exit code = loop();

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "metrics/process_memory.h"
+#include "base/process_memory.h"
 #include "tests/metrics/temp_dir.h"
 #include "tests/metrics/terminal.h"
 

@@ -1,4 +1,4 @@
-#include "metrics/process_memory.h"
+#include "base/process_memory.h"
 
 #include <algorithm>
 #include <charconv>
