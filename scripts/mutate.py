@@ -26,8 +26,9 @@ PROGRAMS = {  # folder of src/ -> test programs that answer for it, quickest fir
     "base": ["base"], "tensor": ["tensor", "cpu"], "config": ["config"], "device": ["device", "train"],
     "ops": ["ops", "train"], "reference": ["ops"], "cpu": ["cpu", "ops"], "tape": ["train"], "param": ["train"],
     "nn": ["train"], "model": ["train"], "optim": ["train"], "data": ["data", "train"], "metrics": ["metrics"],
-    "checkpoint": ["checkpoint", "train"], "engine": ["train"], "perf": ["perf", "train"], "infer": ["infer", "train"],
-    "train": ["train"],
+    "analysis": ["analysis", "report"], "report": ["report"], "checkpoint": ["checkpoint", "train"],
+    "engine": ["engine", "train"], "perf": ["perf", "train"], "infer": ["infer", "train"], "train": ["train"],
+    "plan": ["plan", "command"],
 }
 SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
          (" + ", " - "), (" - ", " + "), (" * ", " + "), (" / ", " * "), (" && ", " || "), (" || ", " && "),
