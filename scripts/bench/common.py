@@ -36,6 +36,28 @@ def add_run_flags(parser, work):
     parser.add_argument("--table", type=pathlib.Path)
 
 
+def add_seed_flags(parser, *, work, model, steps):
+    """Flags of a comparison that makes short runs with several seeds; parse with parse_seed_flags()."""
+    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json",
+                        help=f"what the runs have in common (default: the quick start's; its model is made {model})")
+    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin", help="glob of shards")
+    parser.add_argument("--valid-data", default="runs/quickstart/data/text_val_000000.bin", help="held-out text")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path(work), help="keeps finished runs")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
+    parser.add_argument("--table", type=pathlib.Path, help="Markdown file for the table")
+    parser.add_argument("--short", action="store_true", help="seconds, with a model that learns nothing: for tests")
+
+
+def parse_seed_flags(parser):
+    args = parser.parse_args()
+    if not args.athanor.is_file():
+        parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor")
+    return args
+
+
 def call(args, words):
     """What the program prints, of a call that succeeds."""
     done = subprocess.run([str(args.athanor), *map(str, words)], capture_output=True, text=True)

@@ -16,9 +16,7 @@ import statistics
 import subprocess
 import sys
 
-from common import describe_machine, with_options, write_results
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from common import add_seed_flags, describe_machine, parse_seed_flags, with_options, write_results
 
 # Largest mean gap that passes.
 LIMITS = {"bf16": 0.005, "fp8_tensorwise": 0.005, "fp8_delayed": 0.005, "fp8_rowwise": 0.005, "fp8_rowwise_gw_hp": 0.005,
@@ -160,24 +158,12 @@ def describe(args, config):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
-    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json",
-                        help="what the runs have in common (default: the quick start's; its model is made larger)")
-    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin", help="glob of shards")
-    parser.add_argument("--valid-data", default="runs/quickstart/data/text_val_000000.bin", help="held-out text")
+    add_seed_flags(parser, work="runs/curves", model="larger", steps=3000)
     parser.add_argument("--precisions", nargs="+", type=entry_of, metavar="PRECISION[:KEY=VALUE,...]",
                         default=["fp8_tensorwise", "fp8_rowwise", "fp8_blockwise", "mxfp8", "nvfp4"])
-    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--sequences", type=int, default=2, help="of a step (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/curves"), help="keeps finished runs")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    parser.add_argument("--table", type=pathlib.Path, help="Markdown file for the table")
-    parser.add_argument("--short", action="store_true", help="seconds, with a model that learns nothing: for tests")
-    args = parser.parse_args()
-    if not args.athanor.is_file():
-        parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor")
+    args = parse_seed_flags(parser)
     if args.short:
         args.steps, args.seeds = 6, args.seeds[:1]
     return args

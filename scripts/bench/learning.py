@@ -11,13 +11,10 @@ whole held-out text after the last step. Finished runs are kept in --work and no
 import argparse
 import hashlib
 import json
-import pathlib
 import statistics
 import subprocess
 
-from common import describe_machine, with_options, write_results
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from common import add_seed_flags, describe_machine, parse_seed_flags, with_options, write_results
 
 # Peak learning rates that are tried. Those of Muon and NorMuon are for the scale match_rms; AdamW's part of the weights has them
 # as well.
@@ -170,26 +167,14 @@ def describe(args, bench):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
-    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json",
-                        help="what the runs have in common (default: the quick start's; its model is made smaller)")
-    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin", help="glob of shards")
-    parser.add_argument("--valid-data", default="runs/quickstart/data/text_val_000000.bin", help="held-out text")
+    add_seed_flags(parser, work="runs/learning", model="smaller", steps=600)
     parser.add_argument("--optimizers", nargs="+", choices=RATES, default=list(RATES), help=f"{RIVAL} always is one of them")
-    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--tokens", type=int, default=1024, help="of a step (default: %(default)s)")
     parser.add_argument("--sequences", type=int, default=8, help="of a step (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.8, 0.65, 0.5, 0.4, 0.3],
                         help="lengths of shorter schedules, parts of --steps (default: %(default)s)")
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/learning"), help="keeps finished runs")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    parser.add_argument("--table", type=pathlib.Path, help="Markdown file for the table")
-    parser.add_argument("--short", action="store_true", help="seconds, with a model that learns nothing: for tests")
-    args = parser.parse_args()
-    if not args.athanor.is_file():
-        parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor")
+    args = parse_seed_flags(parser)
     if args.tokens % args.sequences != 0:
         parser.error(f"--tokens {args.tokens} do not divide among {args.sequences} sequences")
     if args.short:
