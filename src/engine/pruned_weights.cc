@@ -207,7 +207,7 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   });
   sum_over_ranks(control, counts);
   for (size_t g = 0; g < groups; ++g) threshold[g] |= uint32_t(bucket_of(&counts[g * kBuckets], wanted[g]));
-  const bool sharded = params_.placement({params_.pieces().front().param}).shards != Axes{};
+  const bool sharded = params_.placement({params_.pieces().front().param}).is_sharded();
   const auto shards = size_t(sharded ? mesh.shards().size() : 1), shard = size_t(sharded ? mesh.shards().rank() : 0);
   std::vector<int64_t> equal(group_of_.size() * shards);  // [pieces, shards]
   for (size_t i = 0; i < mine.size(); ++i)

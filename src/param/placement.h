@@ -52,6 +52,7 @@ struct Placement {
   int repeats = 1;
 
   bool is_cut() const { return cuts != Axes{}; }
+  bool is_sharded() const { return shards != Axes{}; }
   bool sums_parts() const { return sums.has(Axis::tp); }  // over tensor-parallel ranks, whatever else is summed
   // Number of ranks with the same shards of the gradient, over which they are summed.
   int copies(const ProcessMesh& mesh) const { return mesh.size(sums - shards - Axes{Axis::tp}); }
