@@ -70,7 +70,7 @@ TEST(Scratch, OfADescribedGpuIsThatOfTheBackend) {
       },
       {.threads = {1}, .every = 20, .reference = std::make_shared<Silent>()});
   for (const Family& family : kFamilies) family.run(examine);
-  EXPECT_EQ(ops->sizes.compared.size(), kOps);
+  EXPECT_EQ(ops->sizes.compared.size(), kOps - 1);  // Orthogonalize runs in its parts
 }
 
 }  // namespace
