@@ -147,6 +147,8 @@ class Documents(SystemTest):
             text += beside.read_text() if beside.is_file() else ""
             text += "".join((ROOT / name).read_text() for name in re.findall(r"(?:scripts|bench)/\S+\.py", text)
                             if (ROOT / name).is_file())
+            modules = [beside.with_name(f"{name}.py") for name in re.findall(r"^from (\w+) import", text, re.M)]
+            text += "".join(module.read_text() for module in modules if module.is_file())
             if script[0].startswith("scripts/launch/"):
                 text += self.help_of(["train"])
             for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", command.partition("#")[0]):
