@@ -6,7 +6,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <thread>
+
+#include "base/error.h"
 
 namespace athanor {
 namespace {
@@ -73,6 +76,16 @@ TEST_F(StopSignalsTest, NohupStaysInForce) {
     EXPECT_FALSE(signals.received());
   }
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
+}
+
+TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
+  const auto start = [] {
+    const StopSignals signals;
+    const StopAtStart quick(signals, [](int signal) { std::fprintf(stderr, "last words of %d", signal); });
+    std::raise(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::seconds(300));
+  };
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(85), cat("last words of ", SIGTERM));
 }
 
 }  // namespace

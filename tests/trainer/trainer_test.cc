@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <optional>
-#include <thread>
 
 #include "data/shard_writer.h"
 #include "tests/metrics/file_size_limit.h"
@@ -487,16 +486,6 @@ TEST_F(TrainerTest, AStopDuringAnEvaluationLosesNothing) {
     EXPECT_EQ(evals[0].step, 4);
     EXPECT_EQ(evals[1].step, 8);
   }
-}
-
-TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
-  const auto start = [] {
-    const StopSignals signals;
-    const StopAtStart quick(signals, [](int signal) { std::fprintf(stderr, "last words of %d", signal); });
-    std::raise(SIGTERM);
-    std::this_thread::sleep_for(std::chrono::seconds(300));
-  };
-  EXPECT_EXIT(start(), ::testing::ExitedWithCode(85), cat("last words of ", SIGTERM));
 }
 
 TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
