@@ -102,12 +102,7 @@ void neuron_factors(float* factor, const double* squares, const NormalizeNeurons
 
 // Scratch memory for one matrix at a time.
 size_t scratch_of_one(const Orthogonalize& op, const CpuOps& ops) {
-  return OrthogonalizeWorkspace::of_any(op) + round_up<size_t>(scratch_of_parts(op, ops), 64);
-}
-
-void run_matrix(const Orthogonalize& op, const Orthogonalize::Matrix& m, CpuOps& ops, void* scratch) {
-  void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
-  in_parts(op, m, scratch, [&](const auto& part) { ops.run(part, rest); });
+  return round_up<size_t>(scratch_of_parts(op, ops), 64);
 }
 
 // Calls fn(first, count) for chunks of rows that depend only on the shape.
@@ -185,9 +180,9 @@ void CpuOps::run(const Orthogonalize& op, void* scratch) {
   }
   if (side_by_side(largest, all, each, pool_.size()))
     return pool_.parallel_for(int64_t(op.matrices.size()), [&](int64_t i, int worker) {
-      run_matrix(op, op.matrices[size_t(i)], one_thread, static_cast<char*>(scratch) + size_t(worker) * each);
+      run_parts(op, op.matrices[size_t(i)], static_cast<char*>(scratch) + size_t(worker) * each, one_thread);
     });
-  for (const Orthogonalize::Matrix& m : op.matrices) run_matrix(op, m, *this, scratch);
+  for (const Orthogonalize::Matrix& m : op.matrices) run_parts(op, m, scratch, *this);
 }
 
 size_t CpuOps::scratch(const NormalizeNeurons& op) const {

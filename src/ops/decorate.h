@@ -44,9 +44,7 @@ struct Decorated : Ops {
   void on_whole(const Orthogonalize& op, void* scratch) {
     if constexpr (kMayFuse<Orthogonalize>)
       if (this->fuses(op)) return static_cast<D*>(this)->on(op, scratch);
-    void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
-    for (const Orthogonalize::Matrix& m : op.matrices)
-      in_parts(op, m, scratch, [&](const auto& part) { this->run(part, rest); });
+    for (const Orthogonalize::Matrix& m : op.matrices) run_parts(op, m, scratch, *this);
   }
   template <class Op>
   size_t scratch_of_whole(const Op& op) const {
@@ -56,7 +54,7 @@ struct Decorated : Ops {
     if constexpr (kMayFuse<Orthogonalize>)
       return static_cast<const D*>(this)->inner().scratch(op);  // enough for the parts, too
     else
-      return OrthogonalizeWorkspace::of_any(op) + scratch_of_parts(op, *this);
+      return scratch_of_parts(op, *this);
   }
   template <class Asked>
   bool asked(const Asked& op) const {

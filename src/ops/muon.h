@@ -161,14 +161,21 @@ void in_parts(const Orthogonalize& op, const Orthogonalize::Matrix& m, void* wor
   }
 }
 
-// Bytes that any part of the op needs from these ops.
+// Runs the iterations of one matrix in parts on `ops`. scratch: scratch_of_parts() bytes.
+template <class AnyOps>
+void run_parts(const Orthogonalize& op, const Orthogonalize::Matrix& m, void* scratch, AnyOps& ops) {
+  void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
+  in_parts(op, m, scratch, [&](const auto& part) { ops.run(part, rest); });
+}
+// Bytes for any one matrix of the op: the workspace, and behind it what any part needs from `ops`.
 template <class AnyOps>
 size_t scratch_of_parts(const Orthogonalize& op, const AnyOps& ops) {
+  const Orthogonalize one{.matrices = {}, .iterations = op.iterations.first(1), .tf32 = op.tf32};  // all need the same
   size_t most = 0;
   char somewhere[1];  // parts are only measured
   for (const Orthogonalize::Matrix& m : op.matrices)
-    in_parts(op, m, somewhere, [&](const auto& part) { most = std::max(most, ops.scratch(part)); });
-  return most;
+    in_parts(one, m, somewhere, [&](const auto& part) { most = std::max(most, ops.scratch(part)); });
+  return OrthogonalizeWorkspace::of_any(op) + most;
 }
 
 // NorMuon [Li et al. 2025, "NorMuon"]: normalizes an update x of a matrix; v is a running mean of squares per output:

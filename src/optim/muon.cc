@@ -181,11 +181,11 @@ class MuonRule final : public UpdateRule {
                                  std::vector<Sent>& momenta, Tensor step_state) const {
     const auto me = size_t(c.mesh.weights().rank());
     std::vector<Buffer> averages(momenta.size()), updates(momenta.size());
+    const bool polar = o_.coefficients == MuonCoefficients::polar_express;
     Orthogonalize op{.matrices = {},
-                     .iterations = kQuintic,
-                     .margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1,
+                     .iterations = polar ? kPolarExpress : kQuintic,
+                     .margin = polar ? 1.02 : 1,
                      .tf32 = c.recipe.tf32};
-    if (o_.coefficients == MuonCoefficients::polar_express) op.iterations = kPolarExpress;
     const auto for_each = [&](const auto& fn) {  // of this rank's tensors: number within the group, tensor
       for (size_t i = 0; i < momenta.size(); ++i)
         if (const MatrixTensor* mine = owners_->round(group.first + i)[me]) fn(i, *mine);

@@ -40,8 +40,7 @@ void ReferenceOps::run(const NormalizeMatrix& op, void*) {
 
 size_t ReferenceOps::scratch(const Orthogonalize& op) const { return OrthogonalizeWorkspace::of_any(op); }
 void ReferenceOps::run(const Orthogonalize& op, void* scratch) {
-  for (const Orthogonalize::Matrix& m : op.matrices)
-    in_parts(op, m, scratch, [&](const auto& part) { run(part, nullptr); });
+  for (const Orthogonalize::Matrix& m : op.matrices) run_parts(op, m, scratch, *this);
 }
 
 void ReferenceOps::run(const NormalizeNeurons& op, void*) {
