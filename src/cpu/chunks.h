@@ -29,13 +29,13 @@ struct RowBlocks {
       : rows_per_block(std::max(kMinRows, div_ceil(rows, kMaxBlocks))), count(div_ceil(rows, rows_per_block)) {}
 };
 
-// Whether pieces of an op should run side by side, each on one thread, with `scratch` bytes of memory per thread:
-// threads that take them as they come must end within 30 % of the mean [Graham 1969], the last one at most (threads -
-// 1) / threads of the largest piece's work later.
+// Whether pieces of an op may run side by side, each on one thread, with `scratch` bytes of memory per thread.
 inline bool fit_side_by_side(size_t scratch, int threads) {
   constexpr size_t kMostScratch = 64 << 20;  // of all threads
   return size_t(threads) * scratch <= kMostScratch;
 }
+// Whether they should: threads that take pieces as they come must end within 30 % of the mean [Graham 1969]. The last
+// one ends at most (threads - 1) / threads of the largest piece's work later than the mean.
 inline bool side_by_side(double largest, double all, size_t scratch, int threads) {
   return fit_side_by_side(scratch, threads) && 10 * largest * (threads - 1) <= 3 * all;
 }

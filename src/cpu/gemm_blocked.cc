@@ -188,12 +188,10 @@ class Block {
   };
   // Each worker's share of the tiles is a band of rows, which are in its core's caches, column after column.
   Tile tile_at(int64_t t) const {
-    int64_t band = t * bands_ / tiles_;
-    const auto first = [&](int64_t b) { return tiles_m_ * b / bands_; };
-    while (t < first(band) * tiles_n_) --band;
-    while (t >= first(band + 1) * tiles_n_) ++band;
-    const int64_t tall = first(band + 1) - first(band), in_band = t - first(band) * tiles_n_;
-    const int64_t i = (first(band) + in_band % tall) * g_.tile_m, j = in_band / tall * g_.tile_n;
+    const int64_t band = ((t / tiles_n_ + 1) * bands_ - 1) / tiles_m_;  // of rows of tiles [first, first + tall)
+    const int64_t first = tiles_m_ * band / bands_, tall = tiles_m_ * (band + 1) / bands_ - first;
+    const int64_t in_band = t - first * tiles_n_;
+    const int64_t i = (first + in_band % tall) * g_.tile_m, j = in_band / tall * g_.tile_n;
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
   }
 
