@@ -193,7 +193,8 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   for (const Segment& s : mine) all.push_back(magnitudes(device, *params_.units()[s.unit], s.range));
   const auto for_each_counted = [&](const auto& fn) {
     for (size_t i = 0; i < mine.size(); ++i)
-      for (const uint32_t x : mine[i].counts ? all[i] : Magnitudes{}) fn(mine[i].group, x);
+      if (mine[i].counts)
+        for (const uint32_t x : all[i]) fn(mine[i].group, x);
   };
   std::vector<int64_t> wanted, counts(groups * kBuckets);
   for (const int64_t size : sizes_) wanted.push_back(std::llround(sparsity * double(size)));

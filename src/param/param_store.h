@@ -425,8 +425,7 @@ class ParamStore {
   struct {
     Buffer workspace, of_copies;
     Ctx::Ticket ticket;
-    PackedScatter packed =
-        {};  // reduce-scatter of the gradients of `unit` over the shards, which is summed over the copies afterwards
+    PackedScatter packed = {};  // of the gradients of `unit` over the shards; the sum is summed over copies afterwards
     const Unit* unit = nullptr;
   } early_;
 };
