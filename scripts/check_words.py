@@ -17,6 +17,8 @@ RETIRED = {  # pattern -> what to write
     r"top_scores?": "max_attention_logit",
     r"Lane": "Stream (a lane is a thread of a warp)",
     r"range-test|RangeTest": "lr-find",
+    r"[mM]atrix products?|products? of matrices": "GEMM",
+    r"[cC]odes of [48] bits|[48]-bit codes|\w*Coded[A-Z]\w*": "quantized values",
     r"turned|turned_\w+|\w+_turned(_\w+)?": "transposed, or of RoPE rotated",
 }
 ONE = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})\b)" for i, pattern in enumerate(RETIRED)))

@@ -53,7 +53,7 @@ def environment(call):
         raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
     rates = [call.program("athanor"), "bench", "device", "--device", call.config_device, "--json"]
     facts["rates"] = None if call.device == "emulated" else call.run_json("rates", rates)
-    if facts["rates"] and not all(facts["rates"][k] > 0 for k in ("copy_bytes", "product_flops")):
+    if facts["rates"] and not all(facts["rates"][k] > 0 for k in ("copy_bytes", "gemm_flops")):
         raise Failed(f"rates that no device has: {facts['rates']}")
     facts["torch"] = call.torch_version()
     version = call.run("version", [call.program("athanor"), "--version"])
@@ -71,9 +71,9 @@ def environment(call):
 SMOKE = ("Chain.ReplaysHaveTheBitsOfLaunchesOneByOne", "Basic.Fill", "Basic.ReduceSum", "Basic.SquaredNorm", "ColumnSumKernel.Cases",
          "Norms.Forward", "Norms.Backward", "QkNormKernels.Backward", "MlpKernels.SwigluBackward", "EmbeddingKernels.Backward",
          "IndexSort.IsStable", "Loss.CrossEntropy", "RopeKernel.Cases", "Attention.TilesOfEveryHeadSize", "Attention.Merge",
-         "AttentionWgmma.LengthsAndGroups", "GemmTest.FusedEpiloguesAgree", "WgmmaProduct.SizesAroundTiles",
-         "WgmmaProduct.GradientsAroundTiles", "QuantizeKernels.CodesAndScales", "QuantizeKernels.Transposed",
-         "QuantizeKernels.NativeProducts", "Optimizer.AdamW", "Optimizer.AdamW8bit", "Optimizer.NormalizeMatrix",
+         "AttentionWgmma.LengthsAndGroups", "GemmTest.FusedEpiloguesAgree", "WgmmaGemm.SizesAroundTiles",
+         "WgmmaGemm.GradientsAroundTiles", "QuantizeKernels.CodesAndScales", "QuantizeKernels.Transposed",
+         "QuantizeKernels.NativeGemms", "Optimizer.AdamW", "Optimizer.AdamW8bit", "Optimizer.NormalizeMatrix",
          "CudnnAttentionTest.AgreesWithTheReference")
 SMOKE_SECONDS = 20  # of a test
 
@@ -371,7 +371,7 @@ def of_models(call, kind, names, command):
 
 
 def rates_given(call):
-    """Those of a GPU are measured; the large product of that would take the emulated one minutes."""
+    """Those of a GPU are measured; the large GEMM of that would take the emulated one minutes."""
     return [] if call.device == "cuda" else ["--rates", "1e14", "1e12"]
 
 
@@ -399,7 +399,7 @@ def early_starts(call):
 
 @part(seconds=60)
 def bench_gemm(call):
-    """Every matrix product of a step of gpt2-124m and llama-8b: its time, rate and algorithm."""
+    """Every GEMM of a step of gpt2-124m and llama-8b: its time, rate and algorithm."""
     return of_models(call, "gemm", ("gpt2-124m", "llama-8b"), rates_given(call))
 
 

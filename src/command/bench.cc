@@ -34,7 +34,7 @@ struct BenchArgs {
 struct Bench {
   Bench(const Config& c, Machine& m) : config(c), machine(m), engine(make_engine(config, machine.backend(), true)) {
     const Backend backend = machine.backend();
-    if (backend.tuning && is_first()) search_products(config, *engine, *backend.tuning);
+    if (backend.tuning && is_first()) search_gemms(config, *engine, *backend.tuning);
     share_choices(backend);
     engine->commit();
     attention = attention_words(*engine, backend.tuning);
@@ -203,7 +203,7 @@ std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops) 
   std::snprintf(
       text, sizeof text,
       "\nmedian of %zu steps%s: %.2f ms, %s tokens/s, %s FLOP/s%s (causal count)\nmeasured ceilings: %s FLOP/s "
-      "(product), %s B/s (copy)\n\n",
+      "(GEMM), %s B/s (copy)\n\n",
       times.seconds.size(), ranks > 1 ? cat(" of ", ranks, " ranks").c_str() : "", times.median() * 1e3,
       format_count(tokens_of_step(b) / times.median()).c_str(), format_count(flops_of_rank(b, times)).c_str(),
       ranks > 1 ? " of each" : "", format_count(ops.limits.most.flops).c_str(),

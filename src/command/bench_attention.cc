@@ -127,7 +127,7 @@ class AttentionBench {
   // Why the program's own kernels run instead of cuDNN's, on a GPU.
   std::string why_not_cudnn() const {
     std::string words =
-        backend_.tuning->describe_attention({.products = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
+        backend_.tuning->describe_attention({.gemms = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
     return words.find("own kernels") == std::string::npos ? "" : words;
   }
   Side measure() {
@@ -300,7 +300,7 @@ void print_side(const char* name, const Problem& p, const Side& side) {
 }
 
 void print_text(const AttentionReport& report) {
-  std::printf("%s\nFLOPs of what is seen: two products forward, five backward\n\n", report.device.c_str());
+  std::printf("%s\nFLOPs of what is seen: two GEMMs forward, five backward\n\n", report.device.c_str());
   for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
     std::printf("%lld x %lld tokens, %lld heads of %lld, %s%s\n", static_cast<long long>(p.sequences),

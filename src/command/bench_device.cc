@@ -24,8 +24,8 @@ Exit bench_device(const BenchDeviceArgs& args) {
   const Ceilings half = measure_ceilings(backend, DType::bf16), full = measure_ceilings(backend, DType::f32);
   if (args.json) {
     const nlohmann::ordered_json out = {{"device", machine.description()},
-                                        {"product_flops", half.flops},
-                                        {"product_flops_f32", full.flops},
+                                        {"gemm_flops", half.flops},
+                                        {"gemm_flops_f32", full.flops},
                                         {"copy_bytes", half.bytes},
                                         {"data_sheet_flops", backend.device.peak_flops(DType::bf16)},
                                         {"data_sheet_bytes", backend.device.peak_bytes()}};
@@ -42,7 +42,7 @@ Exit bench_device(const BenchDeviceArgs& args) {
 
 void add_bench_device(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchDeviceArgs>();
-  Verb verb = bench.add_verb("device", "rates of a large matrix product and of a large copy");
+  Verb verb = bench.add_verb("device", "rates of a large GEMM and of a large copy");
   verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_device(*args); }; });

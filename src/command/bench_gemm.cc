@@ -10,7 +10,7 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "ops/gemm_problem.h"
-#include "perf/product_times.h"
+#include "perf/gemm_times.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -27,9 +27,9 @@ struct BenchGemmArgs {
   bool json = false;
 };
 
-struct ProductRow {
-  ProductUse use;
-  ProductTime time;
+struct GemmRow {
+  GemmUse use;
+  GemmTime time;
   Factors factors = Factors::matrices;
   double share = 0;  // fraction of the rate of a large GEMM with the same kind of operands
 
@@ -60,17 +60,17 @@ std::vector<QuantizedPair> quantized_pairs(const Backend& backend) {
   const auto add = [&](DType a, DType b, const Scales& s) {
     for (const DType d : {DType::bf16, DType::f32}) {
       const Shape shape = {n, n};
-      ScaledGemm op{.product = {.d = {nullptr, d, shape},
-                                .a = {nullptr, a, shape},
-                                .b = {nullptr, b, shape},
-                                .tb = true,
-                                .accumulate = d == DType::f32},
+      ScaledGemm op{.gemm = {.d = {nullptr, d, shape},
+                             .a = {nullptr, a, shape},
+                             .b = {nullptr, b, shape},
+                             .tb = true,
+                             .accumulate = d == DType::f32},
                     .a_scales = {nullptr, s.type, s.a.grid(shape)},
                     .b_scales = {nullptr, s.type, s.b.grid(shape)},
                     .a_blocks = s.a,
                     .b_blocks = s.b};
       const Factors factors = backend.ops.plan_scaled_gemm(op).factors;
-      pairs.push_back({cat(a, " x ", b), s.name, cat(d, op.product.accumulate ? ", accumulated" : ""),
+      pairs.push_back({cat(a, " x ", b), s.name, cat(d, op.gemm.accumulate ? ", accumulated" : ""),
                        factors == Factors::quantized || factors == Factors::fp4_values});
     }
   };
@@ -81,55 +81,55 @@ std::vector<QuantizedPair> quantized_pairs(const Backend& backend) {
   return pairs;
 }
 
-struct ProductReport {
+struct GemmReport {
   std::string device;
   std::vector<QuantizedPair> pairs;
   Ceilings most;
-  std::vector<ProductRow> rows;
+  std::vector<GemmRow> rows;
 
   bool has(Factors factors) const {
-    return std::any_of(rows.begin(), rows.end(), [&](const ProductRow& r) { return r.factors == factors; });
+    return std::any_of(rows.begin(), rows.end(), [&](const GemmRow& r) { return r.factors == factors; });
   }
   double step_seconds() const {
     double sum = 0;
-    for (const ProductRow& r : rows) sum += double(r.use.launches) * r.time.seconds;
+    for (const GemmRow& r : rows) sum += double(r.use.launches) * r.time.seconds;
     return sum;
   }
 };
 
 // Counts GEMMs inside fused ops only if the backend runs that op as separate parts; removes rows without launches.
-void keep_what_runs(std::vector<ProductRow>& rows) {
+void keep_what_runs(std::vector<GemmRow>& rows) {
   std::map<GemmProblem, int64_t> within;
-  for (const ProductRow& row : rows)
+  for (const GemmRow& row : rows)
     if (row.time.method.in_parts && !row.use.quantized)
       in_parts(row.use.op, [&]<class Part>(const Part& part) {
         if constexpr (std::is_same_v<Part, Gemm>) within[problem_of(part)] += row.use.launches;
       });
-  for (ProductRow& row : rows) {
+  for (GemmRow& row : rows) {
     if (row.use.quantized) continue;
     const auto found = within.find(problem_of(row.use.op));
     row.use.within = found == within.end() ? 0 : found->second;
   }
-  std::erase_if(rows, [](const ProductRow& row) { return row.use.launches + row.use.within == 0; });
+  std::erase_if(rows, [](const GemmRow& row) { return row.use.launches + row.use.within == 0; });
 }
 
-ProductReport measure(const BenchGemmArgs& args) {
+GemmReport measure(const BenchGemmArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const Backend backend = machine.backend();
   const auto engine = make_engine(config, backend, true);
-  if (backend.tuning) search_products(config, *engine, *backend.tuning);
-  ProductReport report{.device = machine.description(),
-                       .pairs = quantized_pairs(backend),
-                       .most = given_or_measured(args.rates, backend, engine->options().recipe),
-                       .rows = {}};
-  for (const ProductUse& use : products_of_step(*engine))
+  if (backend.tuning) search_gemms(config, *engine, *backend.tuning);
+  GemmReport report{.device = machine.description(),
+                    .pairs = quantized_pairs(backend),
+                    .most = given_or_measured(args.rates, backend, engine->options().recipe),
+                    .rows = {}};
+  for (const GemmUse& use : gemms_of_step(*engine))
     report.rows.push_back(
         {.use = use,
-         .time = time_product(backend, use),
+         .time = time_gemm(backend, use),
          .factors = use.quantized ? backend.ops.plan_scaled_gemm(*use.quantized).factors : Factors::matrices});
   keep_what_runs(report.rows);
-  for (ProductRow& row : report.rows) row.share = row.flops() / report.most.flops_of(row.factors);
+  for (GemmRow& row : report.rows) row.share = row.flops() / report.most.flops_of(row.factors);
   return report;
 }
 
@@ -142,32 +142,32 @@ void print_pairs(const std::vector<QuantizedPair>& pairs) {
   std::printf("\n");
 }
 
-void print_text(const ProductReport& report) {
+void print_text(const GemmReport& report) {
   print_pairs(report.pairs);
   std::string of_quantized;
   for (const auto& [factors, words] : kRates)
     if (report.has(factors)) of_quantized += cat(words, format_count(report.most.flops_of(factors)), "FLOP/s");
-  std::printf("%s\nrate of a large product %sFLOP/s%s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s  product\n",
+  std::printf("%s\nrate of a large GEMM %sFLOP/s%s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s  GEMM\n",
               report.device.c_str(), format_count(report.most.flops).c_str(), of_quantized.c_str(),
               format_count(report.most.bytes).c_str(), "launches", "us", "FLOP/s", "of rate", "of time");
-  for (const ProductRow& row : report.rows) {
+  for (const GemmRow& row : report.rows) {
     const double time = double(row.use.launches) * row.time.seconds;
     std::printf("%8lld %10.1f %9s %7.1f%% %7.1f%%", static_cast<long long>(row.use.launches), 1e6 * row.time.seconds,
                 format_count(row.flops()).c_str(), 100 * row.share, 100 * time / report.step_seconds());
     std::printf("  %s\n", words_of(row.use).c_str());
-    const ProductMethod& method = row.time.method;
+    const GemmMethod& method = row.time.method;
     std::printf("%54s%s%s%s\n", "", method.in_parts ? "in parts; " : "", method.words.c_str(),
-                row.use.launches == 0 ? cat("; ", row.use.within, " times within a product in parts").c_str() : "");
+                row.use.launches == 0 ? cat("; ", row.use.within, " times within a GEMM in parts").c_str() : "");
   }
   std::printf("\nproducts of a step: %.4g ms\n", 1e3 * report.step_seconds());
 }
 
 using Json = nlohmann::ordered_json;
 
-Json row_json(const ProductRow& row) {
+Json row_json(const GemmRow& row) {
   const Gemm& op = row.use.op;
   constexpr const char* kNames[] = {"matrices", "quantized", "floats", "fp4_values"};
-  return {{"product", words_of(row.use)},
+  return {{"gemm", words_of(row.use)},
           {"factors", kNames[size_t(row.factors)]},
           {"shape", {op.m(), op.n(), op.k()}},
           {"launches", row.use.launches},
@@ -179,7 +179,7 @@ Json row_json(const ProductRow& row) {
           {"method", {{"words", row.time.method.words}, {"in_parts", row.time.method.in_parts}}}};
 }
 
-void print_json(const ProductReport& report) {
+void print_json(const GemmReport& report) {
   Json out = {{"device", report.device},
               {"rates",
                {{"flops", report.most.flops},
@@ -188,16 +188,16 @@ void print_json(const ProductReport& report) {
                 {"floats", report.most.flops_of(Factors::floats)}}},
               {"step_ms", 1e3 * report.step_seconds()},
               {"quantized_pairs", Json::array()},
-              {"products", Json::array()}};
+              {"gemms", Json::array()}};
   for (const QuantizedPair& pair : report.pairs)
     out["quantized_pairs"].push_back(
         {{"operands", pair.operands}, {"scales", pair.scales}, {"result", pair.result}, {"native", pair.native}});
-  for (const ProductRow& row : report.rows) out["products"].push_back(row_json(row));
+  for (const GemmRow& row : report.rows) out["gemms"].push_back(row_json(row));
   std::printf("%s\n", out.dump().c_str());
 }
 
 Exit bench_gemm(const BenchGemmArgs& args) {
-  const ProductReport report = measure(args);
+  const GemmReport report = measure(args);
   args.json ? print_json(report) : print_text(report);
   return Exit::done;
 }
@@ -206,7 +206,7 @@ Exit bench_gemm(const BenchGemmArgs& args) {
 
 void add_bench_gemm(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchGemmArgs>();
-  Verb verb = bench.add_verb("gemm", "every matrix product of a step: its time, rate and algorithm");
+  Verb verb = bench.add_verb("gemm", "every GEMM of a step: its time, rate and algorithm");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   add_rates(verb, args->rates);

@@ -71,7 +71,7 @@ std::optional<bool> nested_nf4_named(const std::string& dtype) {
 
 // Which dtypes each format supports; hf and gguf support floats, too.
 bool has_type(const std::string& format, const std::string& dtype) {
-  const bool plain = dtype == "same" || float_named(dtype), fp8 = code_blocks_named(dtype).has_value();
+  const bool plain = dtype == "same" || float_named(dtype), fp8 = fp8_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
   if (format == "hf") return plain || fp8 || nested_nf4_named(dtype);
   if (format == "peft") return plain;
@@ -148,10 +148,10 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
                        .importance = calibrate(model, args.calibration, args.threads),
                        .pool = &pool});
   HfFolderOptions options{.max_shard_bytes = int64_t(args.max_shard_bytes)};
-  options.codes = code_blocks_named(args.dtype);
+  options.fp8 = fp8_blocks_named(args.dtype);
   const std::optional<int> bits = int_bits_named(args.dtype);
   options.nested_nf4 = nested_nf4_named(args.dtype);
-  options.dtype = options.codes || bits || options.nested_nf4 ? DType::bf16 : float_named(args.dtype);
+  options.dtype = options.fp8 || bits || options.nested_nf4 ? DType::bf16 : float_named(args.dtype);
   if (bits && args.format != "gptq") options.ints = {.bits = *bits, .group = args.group_size};
   Importance inputs;
   if (!args.wanda.empty()) {

@@ -88,7 +88,7 @@ bool may_share_gpus() {
 // Warns about features that have only run on the emulated GPU, and says what to compare them with.
 void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
-       {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the products of a layer"},
+       {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the GEMMs of a layer"},
         {"context_parallel_size", config.context_parallel_size, "share sequences"},
         {"pipeline_parallel_size", config.pipeline_parallel_size, "are stages of a pipeline"},
         {"expert_parallel_size", config.expert_parallel_size, "have other experts"}})
@@ -282,7 +282,7 @@ void add_rank_flags(Verb verb, RankFlags& ranks) {
 }
 
 void add_rates(Verb verb, std::vector<double>& given) {
-  verb.add_option("--rates", given, "FLOP/s of products and B/s of copies to compare with; default: measured")
+  verb.add_option("--rates", given, "FLOP/s of GEMMs and B/s of copies to compare with; default: measured")
       .values(2)
       .check(positive());
 }

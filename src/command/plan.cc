@@ -213,8 +213,7 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
     const StepTraffic traffic = traffic_of(e);
     const double compute = least_sum(planned_rows(e, limits));
     return context_figures(
-        e, traffic,
-        compute + traffic.exposed(compute, double(e.micro_batches()), least_update_product_seconds(e, limits)));
+        e, traffic, compute + traffic.exposed(compute, double(e.micro_batches()), min_update_gemm_seconds(e, limits)));
   };
   std::printf("sent for context  %s in a rank's step: keys, values and their gradients\n",
               format_bytes(uint64_t(traffic_of(engine).context.bytes)).c_str());

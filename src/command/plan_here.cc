@@ -44,19 +44,19 @@ void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
   if (many.link > 0) network.link_bytes = many.link * 1e9;
   const Cluster on{.gpu = {}, .ranks = many.ranks, .nodes = 1, .network = network, .assumed = {}};
   RankPlan plan(config, on, here, limits);
-  plan.assume(many.assumed({.products = plan.measured_products(here)}));
+  plan.assume(many.assumed({.gemms = plan.measured_gemms(here)}));
   const Forecast f = forecast(plan);
   if (json) {
     std::printf("%s\n", to_json(config, on, f, 1).c_str());
     return;
   }
   std::printf(
-      "%s; %d %s, each with %d %s; measured: products %s FLOP/s, those of a "
+      "%s; %d %s, each with %d %s; measured: GEMMs %s FLOP/s, those of a "
       "step %.0f %% of that, attention %s forward and %s backward, copies %s B/s; "
       "%.4g GB/s between ranks, assumed\n%s",
       machine.description().c_str(), on.ranks, on.ranks == 1 ? "rank" : "ranks", machine.threads(),
       machine.threads() == 1 ? "thread" : "threads", format_count(limits.most.flops).c_str(),
-      100 * plan.assumed().products, format_count(limits.attention_forward).c_str(),
+      100 * plan.assumed().gemms, format_count(limits.attention_forward).c_str(),
       format_count(limits.attention_backward).c_str(), format_count(limits.most.bytes).c_str(),
       network.link_bytes / 1e9, to_text(f).c_str());
 }

@@ -78,7 +78,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
   const Part parts[] = {{other.compute - best.compute, "computing"},
                         {other.waits.data - best.waits.data, "sending gradients and weights that nothing hides"},
                         {other.waits.context - best.waits.context, "sending keys and values"},
-                        {other.waits.tensor - best.waits.tensor, "sums of ranks that share products"},
+                        {other.waits.tensor - best.waits.tensor, "sums of ranks that share GEMMs"},
                         {other.waits.experts - best.waits.experts, "sending rows to experts and back"},
                         {other.waits.stages - best.waits.stages, "waiting for other stages"}};
   std::string text;
@@ -94,7 +94,7 @@ void explain(const std::vector<PlannedMesh>& all, const Config& config, const Cl
   const Prediction& best = all[0].p;
   std::printf(
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
-      "values, %.2f for sums of ranks that share products%s%s\n",
+      "values, %.2f for sums of ranks that share GEMMs%s%s\n",
       to_text(all[0].mesh).c_str(), best.compute * 1e3, best.exposed * 1e3, best.waits.data * 1e3,
       best.waits.context * 1e3, best.waits.tensor * 1e3,
       best.waits.experts == 0 ? "" : cat(", ", format_duration(best.waits.experts), " for rows of experts").c_str(),

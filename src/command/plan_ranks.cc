@@ -63,7 +63,7 @@ void print_rates(const Config& c, const Cluster& on) {
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
   const bool quantized = engine_options(c, true).recipe.low_precision() && limits.most.quantized > 0;
   std::printf(
-      "of a GPU: products %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
+      "of a GPU: GEMMs %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
       "used, %s of it by runtime_reserve_mib\n",
       format_count(limits.most.flops).c_str(),
       quantized ? cat(" and in FP8 ", format_count(limits.most.quantized)).c_str() : "",

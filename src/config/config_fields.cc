@@ -163,7 +163,7 @@ Fields run_group() {
                                  "finds them faster), else the program's own"),
       number(
           "autotune_seconds", &Config::autotune_seconds, at_least(0), free, "s",
-          "time limit for autotuning of algorithms and fused epilogues of matrix products, and with attention auto of "
+          "time limit for autotuning of algorithms and fused epilogues of GEMMs, and with attention auto of "
           "its "
           "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
           "of whole sequences"),
@@ -224,7 +224,7 @@ Fields train_group() {
 Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused,
-                                 "type of activations and matrix products; fp8_*, mxfp8, nvfp4: linear layers of "
+                                 "type of activations and GEMMs; fp8_*, mxfp8, nvfp4: linear layers of "
                                  "blocks multiply FP8 or FP4 values, everything else is as with bf16 "
                                  "(docs/precision.md)")
           .alias({"dtype"}),
@@ -238,7 +238,7 @@ Fields precision_group() {
           "type in which gradients of weights are summed over micro-batches and sent to other ranks; bf16 is rounded "
           "to nearest after each micro-batch and needs precision bf16 or one of 8 or 4 bits: see docs/precision.md"),
       choice<&Config::fp8_format>("fp8.format", refused,
-                                  "type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything else, auto "
+                                  "type of gradients in GEMMs; hybrid = E5M2, e4m3 = E4M3 as everything else, auto "
                                   "= hybrid for fp8_tensorwise and fp8_delayed, else e4m3"),
       option("fp8.power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
              "scales are powers of two, as those of mxfp8 always are")
@@ -258,7 +258,7 @@ Fields precision_group() {
              "linear layers with fewer inputs or outputs stay in bf16")
           .developer(),
       option("fp8.lm_head", &Config::fp8_lm_head, refused,
-             "the product that gives logits, and its gradients, read FP8 values, too"),
+             "the GEMM that gives logits, and its gradients, read FP8 values, too"),
       number("fp8.num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
              "blocks", "first blocks that stay in bf16"),
       number("fp8.num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused,
@@ -344,7 +344,7 @@ Fields ranks_group() {
              "samples: see docs/distributed.md")
           .alias({"tensor_model_parallel_size", "tensor_parallel_degree"}),
       option("sequence_parallel", &Config::sequence_parallel, free,
-             "tensor_parallel_size: the ranks also share the rows of what lies between the products; seq_length must "
+             "tensor_parallel_size: the ranks also share the rows of what lies between the GEMMs; seq_length must "
              "divide among them"),
       number("context_parallel_size", &Config::context_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
@@ -380,7 +380,7 @@ Fields ranks_group() {
       custom("pipeline.layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},
              free,
              "pipeline_parallel_size: blocks of each part of the model, from the first one on; part p is on stage p "
-             "mod pipeline_parallel_size; null = balanced, with the head counted as its products cost"),
+             "mod pipeline_parallel_size; null = balanced, with the head counted as its GEMMs cost"),
       number("timeouts.connect", &Config::distributed_timeout, above(0), free, "s",
              "all ranks must connect within this time")
           .developer(),

@@ -128,8 +128,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("muon.scale", &Config::muon_scale, muon, "optimizer muon or normuon");
   unused.key("muon.coefficients", &Config::muon_coefficients, muon, "optimizer muon or normuon");
   unused.key("muon.normuon_beta2", &Config::normuon_beta2, normuon, "optimizer normuon");
-  const bool coded = updates_by(c, RuleName::adamw_8bit);
-  unused.key("adam.min_8bit_size", &Config::min_8bit_size, coded, "optimizer adamw_8bit");
+  const bool quantized = updates_by(c, RuleName::adamw_8bit);
+  unused.key("adam.min_8bit_size", &Config::min_8bit_size, quantized, "optimizer adamw_8bit");
   const bool decays = c.weight_decay > 0 || std::any_of(c.param_groups.begin(), c.param_groups.end(),
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");

@@ -303,7 +303,7 @@ bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName
 void validate_gradients(const Config& c) {
   if (c.grad_dtype == SumDtype::fp32) return;
   require(c.precision == Precision::bf16 || low_precision(c.precision),
-          "grad_dtype: bf16 needs products of bf16, which precision ", name_of(c.precision),
+          "grad_dtype: bf16 needs GEMMs of bf16, which precision ", name_of(c.precision),
           " does not have; set precision to bf16 or one of 8 bits, or grad_dtype to fp32");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
           "grad_dtype: bf16 with deterministic_reduction rank_invariant would round every sum of two leaves of the "
@@ -399,7 +399,7 @@ void validate_tensor_parallel(const Config& c) {
   require(!c.log_noise_scale, "logging.noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
-          " ranks add parts of products in another order than one rank; use deterministic_reduction fixed_order, or "
+          " ranks add parts of GEMMs in another order than one rank; use deterministic_reduction fixed_order, or "
           "tensor_parallel_size 1");
 }
 

@@ -13,19 +13,19 @@ namespace {
 
 constexpr size_t kSub32 = 8, kSub16 = 16;  // sub-blocks per block
 constexpr size_t kScaleBytes = 12;
-using Codes = std::array<uint8_t, kBlock256>;
-using SubCodes = std::array<uint8_t, kSub32>;  // quantized scales or minima, 6 bits each
+using Quants = std::array<uint8_t, kBlock256>;
+using SubScales = std::array<uint8_t, kSub32>;  // quantized scales or minima, 6 bits each
 
 // The first four scales and minima take one byte each. The other four store their low 4 bits in separate bytes and
 // their high 2 bits in the top bits of the first eight bytes.
-void put_scales(const SubCodes& scales, const SubCodes& mins, std::byte* out) {
+void put_scales(const SubScales& scales, const SubScales& mins, std::byte* out) {
   for (size_t j = 0; j < 4; ++j) {
     out[j] = std::byte(scales[j] | (scales[j + 4] >> 4) << 6);
     out[j + 4] = std::byte(mins[j] | (mins[j + 4] >> 4) << 6);
     out[j + 8] = std::byte((scales[j + 4] & 15) | (mins[j + 4] & 15) << 4);
   }
 }
-void get_scales(const std::byte* from, SubCodes& scales, SubCodes& mins) {
+void get_scales(const std::byte* from, SubScales& scales, SubScales& mins) {
   const auto byte = [from](size_t i) { return uint8_t(from[i]); };
   for (size_t j = 0; j < 4; ++j) {
     scales[j] = byte(j) & 63;
@@ -37,7 +37,7 @@ void get_scales(const std::byte* from, SubCodes& scales, SubCodes& mins) {
 
 // Values l and l + 32 of each 64 share a byte; bits 2n and 2n + 1 of byte l are the fifth bits of the n-th such pair.
 template <int kBits>
-void put_codes(const Codes& q, std::byte* out) {
+void put_quants(const Quants& q, std::byte* out) {
   if constexpr (kBits == 5) {
     for (size_t l = 0; l < 32; ++l) {
       int high = 0;
@@ -52,13 +52,13 @@ void put_codes(const Codes& q, std::byte* out) {
 
 struct Affine {
   std::array<float, kSub32> scales, mins;
-  SubCodes scale_codes, min_codes;
+  SubScales quantized_scales, quantized_mins;
   float d, dmin;
 };
 
 // Without importance: weights of a sub-block are its RMS + |x|, and the largest scale is quantized to 63.
 template <int kBits>
-void search_plain(std::span<const float> x, Codes& q, Affine& found) {
+void search_plain(std::span<const float> x, Quants& q, Affine& found) {
   constexpr AffineTrials trials = kBits == 4 ? AffineTrials{.first = -1.0f, .step = 0.1f, .trials = 21}
                                              : AffineTrials{.first = -0.5f, .step = 0.1f, .trials = 16};
   float max_scale = 0, max_min = 0;
@@ -78,8 +78,8 @@ void search_plain(std::span<const float> x, Codes& q, Affine& found) {
   const float inverse_scale = max_scale > 0 ? 63.0f / max_scale : 0.0f;
   const float inverse_min = max_min > 0 ? 63.0f / max_min : 0.0f;
   for (size_t j = 0; j < kSub32; ++j) {
-    found.scale_codes[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_scale * found.scales[j])));
-    found.min_codes[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_min * found.mins[j])));
+    found.quantized_scales[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_scale * found.scales[j])));
+    found.quantized_mins[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_min * found.mins[j])));
   }
   found.d = max_scale / 63.0f;
   found.dmin = max_min / 63.0f;
@@ -88,7 +88,7 @@ void search_plain(std::span<const float> x, Codes& q, Affine& found) {
 // With importance: weights are importance sqrt(2 mean square of the block + x^2), and the scales are themselves
 // quantized with the sum of weights of their sub-block.
 template <int kBits>
-void search_weighted(std::span<const float> x, std::span<const float> importance, Codes& q, Affine& found) {
+void search_weighted(std::span<const float> x, std::span<const float> importance, Quants& q, Affine& found) {
   constexpr AffineTrials trials = {.first = -0.9f, .step = 0.05f, .trials = 37};
   float squares = 0;
   for (const float value : x) squares += value * value;
@@ -106,14 +106,14 @@ void search_weighted(std::span<const float> x, std::span<const float> importance
     found.scales[j] = a.scale;
     found.mins[j] = a.min;
   }
-  found.d = search_positive(found.scales, sums, 63, found.scale_codes.data());
-  found.dmin = search_positive(found.mins, sums, 63, found.min_codes.data());
+  found.d = search_positive(found.scales, sums, 63, found.quantized_scales.data());
+  found.dmin = search_positive(found.mins, sums, 63, found.quantized_mins.data());
 }
 
 template <int kBits>
 void quantize_affine(std::span<const float> row, std::span<const float> importance, std::byte* out) {
   constexpr int levels = (1 << kBits) - 1;
-  Codes q;
+  Quants q;
   Affine found;
   for (size_t at = 0; at < row.size(); at += q.size()) {
     const auto x = row.subspan(at, q.size());
@@ -122,14 +122,14 @@ void quantize_affine(std::span<const float> row, std::span<const float> importan
     else
       search_weighted<kBits>(x, importance.subspan(at, q.size()), q, found);
     const float d = put_half(found.d, out), dmin = put_half(found.dmin, out + 2);
-    put_scales(found.scale_codes, found.min_codes, out + 4);
+    put_scales(found.quantized_scales, found.quantized_mins, out + 4);
     for (size_t j = 0; j < kSub32; ++j) {  // quantizes again with the scales that readers will use
-      const float scale = d * float(found.scale_codes[j]), min = dmin * float(found.min_codes[j]);
+      const float scale = d * float(found.quantized_scales[j]), min = dmin * float(found.quantized_mins[j]);
       if (scale == 0) continue;
       for (size_t i = 32 * j; i < 32 * (j + 1); ++i)
         q[i] = uint8_t(std::clamp(nearest_int((x[i] + min) / scale), 0, levels));
     }
-    put_codes<kBits>(q, out + 4 + kScaleBytes);
+    put_quants<kBits>(q, out + 4 + kScaleBytes);
     out += 4 + kScaleBytes + kBlock256 * kBits / 8;
   }
 }
@@ -137,7 +137,7 @@ void quantize_affine(std::span<const float> row, std::span<const float> importan
 template <int kBits>
 void dequantize_affine(const std::byte* block, float* out) {
   const float d = get_half(block), dmin = get_half(block + 2);
-  SubCodes scales, mins;
+  SubScales scales, mins;
   get_scales(block + 4, scales, mins);
   const std::byte* high = block + 4 + kScaleBytes;
   const std::byte* low = kBits == 5 ? high + 32 : high;
@@ -164,7 +164,7 @@ void dequantize_q5_k(const std::byte* block, float* out) { dequantize_affine<5>(
 
 void quantize_q6_k(std::span<const float> row, std::span<const float> importance, std::byte* out) {
   constexpr size_t bytes = 210, high = 128, scale_at = 192, d_at = 208;
-  Codes q;
+  Quants q;
   for (size_t at = 0; at < row.size(); at += q.size(), out += bytes) {
     const auto x = row.subspan(at, q.size());
     std::array<float, kSub16> scales;

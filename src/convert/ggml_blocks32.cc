@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-using Codes = std::array<uint8_t, kBlock32>;
+using Quants = std::array<uint8_t, kBlock32>;
 using Weights = std::array<float, kBlock32>;
 constexpr AffineTrials kTrials = {.first = -0.9f, .step = 0.05f, .trials = 37};  // with importance
 
@@ -19,7 +19,7 @@ constexpr AffineTrials kTrials = {.first = -0.9f, .step = 0.05f, .trials = 37}; 
 constexpr size_t bytes_of(int bits, bool has_min) { return (has_min ? 4 : 2) + (bits == 5 ? 4 : 0) + kBlock32 / 2; }
 
 template <int kBits>
-void put_codes(const Codes& q, std::byte* out) {
+void put_quants(const Quants& q, std::byte* out) {
   constexpr size_t half = kBlock32 / 2;
   if constexpr (kBits == 5) {
     uint32_t high = 0;
@@ -31,14 +31,14 @@ void put_codes(const Codes& q, std::byte* out) {
 }
 
 template <int kBits>
-Codes get_codes(const std::byte* from) {
+Quants get_quants(const std::byte* from) {
   constexpr size_t half = kBlock32 / 2;
   uint32_t high = 0;
   if constexpr (kBits == 5) {
     std::memcpy(&high, from, sizeof high);
     from += sizeof high;
   }
-  Codes q;
+  Quants q;
   for (size_t j = 0; j < half; ++j) {
     q[j] = uint8_t(uint32_t(from[j] & std::byte{15}) | (high >> j & 1) << 4);
     q[j + half] = uint8_t(uint32_t(from[j] >> 4) | (high >> (j + half) & 1) << 4);
@@ -61,7 +61,7 @@ float mean_square_of(std::span<const float> row) {
 
 // x ~ scale (q - limit): the scale follows from the value of largest magnitude, whose q is 0.
 template <int kBits>
-float by_extreme(std::span<const float> x, Codes& q) {
+float by_extreme(std::span<const float> x, Quants& q) {
   constexpr int limit = 1 << (kBits - 1);
   float largest = 0, extreme = 0;
   for (const float value : x)
@@ -78,7 +78,7 @@ struct ScaleAndMin {
 
 // x ~ scale q + min: scale and min follow from the minimum and maximum of x.
 template <int kBits>
-ScaleAndMin by_range(std::span<const float> x, Codes& q) {
+ScaleAndMin by_range(std::span<const float> x, Quants& q) {
   constexpr int levels = (1 << kBits) - 1;
   const auto [min, max] = std::ranges::minmax(x);
   const float scale = (max - min) / float(levels), inverse = scale != 0 ? 1.0f / scale : 0.0f;
@@ -89,7 +89,7 @@ ScaleAndMin by_range(std::span<const float> x, Codes& q) {
 template <int kBits>
 void quantize_symmetric(std::span<const float> row, std::span<const float> importance, std::byte* out) {
   const float mean_square = importance.empty() ? 0.0f : mean_square_of(row);
-  Codes q;
+  Quants q;
   for (size_t at = 0; at < row.size(); at += q.size(), out += bytes_of(kBits, false)) {
     const auto x = row.subspan(at, q.size());
     float scale;
@@ -100,14 +100,14 @@ void quantize_symmetric(std::span<const float> row, std::span<const float> impor
       scale = search_symmetric(x, w, 1 << (kBits - 1), q.data());
     }
     put_half(scale, out);
-    put_codes<kBits>(q, out + 2);
+    put_quants<kBits>(q, out + 2);
   }
 }
 
 template <int kBits>
 void quantize_affine(std::span<const float> row, std::span<const float> importance, std::byte* out) {
   const float mean_square = importance.empty() ? 0.0f : mean_square_of(row);
-  Codes q;
+  Quants q;
   for (size_t at = 0; at < row.size(); at += q.size(), out += bytes_of(kBits, true)) {
     const auto x = row.subspan(at, q.size());
     ScaleAndMin found;
@@ -120,21 +120,21 @@ void quantize_affine(std::span<const float> row, std::span<const float> importan
     }
     put_half(found.scale, out);
     put_half(found.min, out + 2);
-    put_codes<kBits>(q, out + 4);
+    put_quants<kBits>(q, out + 4);
   }
 }
 
 template <int kBits>
 void dequantize_symmetric(const std::byte* block, float* out) {
   const float scale = get_half(block);
-  const Codes q = get_codes<kBits>(block + 2);
+  const Quants q = get_quants<kBits>(block + 2);
   for (size_t j = 0; j < q.size(); ++j) out[j] = float(int(q[j]) - (1 << (kBits - 1))) * scale;
 }
 
 template <int kBits>
 void dequantize_affine(const std::byte* block, float* out) {
   const float scale = get_half(block), min = get_half(block + 2);
-  const Codes q = get_codes<kBits>(block + 4);
+  const Quants q = get_quants<kBits>(block + 4);
   for (size_t j = 0; j < q.size(); ++j) out[j] = float(q[j]) * scale + min;
 }
 

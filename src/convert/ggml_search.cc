@@ -65,27 +65,27 @@ AffineScale search_affine(std::span<const float> x, std::span<const float> weigh
     return {0, -min};
   }
   // q is relative to the best minimum so far.
-  const auto set_codes = [&](float factor, uint8_t* out) {
+  const auto quantize = [&](float factor, uint8_t* out) {
     for (size_t i = 0; i < n; ++i) out[i] = uint8_t(std::clamp(nearest_int(factor * (x[i] - min)), 0, levels));
   };
-  const auto error = [&](float scale, float offset, const uint8_t* codes) {
+  const auto error = [&](float scale, float offset, const uint8_t* quants) {
     float sum = 0;
     for (size_t i = 0; i < n; ++i) {
-      const float diff = scale * float(codes[i]) + offset - x[i];
+      const float diff = scale * float(quants[i]) + offset - x[i];
       sum += weights[i] * (diff * diff);
     }
     return sum;
   };
   const float inverse = float(levels) / (max - min);
   float scale = 1 / inverse;
-  set_codes(inverse, q);
+  quantize(inverse, q);
   float best = error(scale, min, q);
-  std::array<uint8_t, 32> codes;
+  std::array<uint8_t, 32> quants;
   for (int trial = 0; trial < trials.trials; ++trial) {
-    set_codes((trials.first + trials.step * float(trial) + float(levels)) / (max - min), codes.data());
+    quantize((trials.first + trials.step * float(trial) + float(levels)) / (max - min), quants.data());
     float sum_q = 0, sum_qq = 0, sum_xq = 0;
     for (size_t i = 0; i < n; ++i) {
-      const float l = codes[i], wl = weights[i] * l;
+      const float l = quants[i], wl = weights[i] * l;
       sum_q += wl;
       sum_qq += wl * l;
       sum_xq += wl * x[i];
@@ -98,9 +98,9 @@ AffineScale search_affine(std::span<const float> x, std::span<const float> weigh
       offset = 0;
       fitted = sum_xq / sum_qq;
     }
-    const float left = error(fitted, offset, codes.data());
+    const float left = error(fitted, offset, quants.data());
     if (!(left < best)) continue;
-    std::memcpy(q, codes.data(), n);
+    std::memcpy(q, quants.data(), n);
     best = left;
     scale = fitted;
     min = offset;

@@ -39,7 +39,7 @@ GptqMatrix quantize_gptq(GptqProblem p, const GptqOptions& o, ThreadPool& pool) 
     h = permuted(h, order);
   }
   const Square u = inverse_factor(h, o.damping, p.what, pool);
-  GptqMatrix result{.codes = std::vector<uint8_t>(p.weight.size()),
+  GptqMatrix result{.quantized = std::vector<uint8_t>(p.weight.size()),
                     .scales = std::vector<float>(static_cast<size_t>(groups * out)),
                     .group_of = std::vector<int32_t>(static_cast<size_t>(in))};
   for (int64_t i = 0; i < in; ++i) result.group_of[size_t(order[size_t(i)])] = int32_t(i / group);
@@ -58,7 +58,7 @@ GptqMatrix quantize_gptq(GptqProblem p, const GptqOptions& o, ThreadPool& pool) 
         float& scale = result.scales[size_t(i / group * out + r)];
         if (i % group == 0) scale = scale_of(w + i, group, o.bits);
         const float code = std::clamp(std::nearbyint(w[i] / scale), -float(half), float(half - 1));
-        result.codes[size_t(r * in + order[size_t(i)])] = uint8_t(int(code) + half);
+        result.quantized[size_t(r * in + order[size_t(i)])] = uint8_t(int(code) + half);
         const float error = (w[i] - code * scale) / moves[i];
         for (int64_t j = i + 1; j < in; ++j) w[j] -= error * moves[j];
       }

@@ -31,13 +31,13 @@ void make(const ModelFolder& model, const std::string& name, const GptqExport& x
 
 void emit(std::span<const int32_t> words, const ByteSink& sink) { sink(std::as_bytes(words)); }
 
-std::vector<int32_t> packed_codes(const GptqMatrix& m, const Shape& shape, int bits) {
+std::vector<int32_t> pack_quantized(const GptqMatrix& m, const Shape& shape, int bits) {
   const int64_t out = shape[0], in = shape[1], in_word = 32 / bits;
   std::vector<int32_t> words(static_cast<size_t>(in / in_word * out));
   for (int64_t r = 0; r < out; ++r)
     for (int64_t c = 0; c < in; ++c) {
       int32_t& word = words[size_t(c / in_word * out + r)];
-      word = int32_t(uint32_t(word) | uint32_t(m.codes[size_t(r * in + c)]) << (int(c % in_word) * bits));
+      word = int32_t(uint32_t(word) | uint32_t(m.quantized[size_t(r * in + c)]) << (int(c % in_word) * bits));
     }
   return words;
 }
@@ -74,10 +74,10 @@ std::vector<TensorData> gptq_matrix(const ModelFolder& model, const std::string&
   require_sizes(name, shape, o);
   const int64_t groups = shape[1] / group_of(shape[1], o), in_word = 32 / o.bits;
   const auto made = std::make_shared<Made>();
-  const auto codes = [&model, &x, name, shape, o, made](const ByteSink& sink) {
+  const auto quantized = [&model, &x, name, shape, o, made](const ByteSink& sink) {
     make(model, name, x, *made);
-    emit(packed_codes(made->matrix, shape, o.bits), sink);
-    made->matrix.codes = {};
+    emit(pack_quantized(made->matrix, shape, o.bits), sink);
+    made->matrix.quantized = {};
   };
   const auto zeros = [groups, shape, o, in_word](const ByteSink& sink) {
     const auto zero = uint32_t((1 << (o.bits - 1)) - 1);
@@ -99,7 +99,7 @@ std::vector<TensorData> gptq_matrix(const ModelFolder& model, const std::string&
     return TensorData{
         .name = gptq_name(name, which), .dtype = dtype, .shape = of, .pieces = {}, .make = std::move(run)};
   };
-  return {tensor(GptqTensor::qweight, DType::i32, {shape[1] / in_word, shape[0]}, codes),
+  return {tensor(GptqTensor::qweight, DType::i32, {shape[1] / in_word, shape[0]}, quantized),
           tensor(GptqTensor::qzeros, DType::i32, {groups, shape[0] / in_word}, zeros),
           tensor(GptqTensor::scales, DType::f16, {groups, shape[0]}, scales),
           tensor(GptqTensor::g_idx, DType::i32, {shape[1]}, group_index)};

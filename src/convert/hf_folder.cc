@@ -98,10 +98,10 @@ void require_prunable(const ModelFolder& model, const PrunedExport& how) {
 
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
   const ModelType family = model.config().model_type;
-  if ((options.codes || options.ints || options.gptq || options.nested_nf4) &&
+  if ((options.fp8 || options.ints || options.gptq || options.nested_nf4) &&
       ((model.in_out() && !options.nested_nf4) || has_experts(family)))
     throw Error(cat("export: ", name_of(family), " has no form in ",
-                    options.codes        ? "FP8"
+                    options.fp8          ? "FP8"
                     : options.gptq       ? "GPTQ's format"
                     : options.nested_nf4 ? "bitsandbytes' NF4"
                                          : "packed integers",
@@ -120,15 +120,15 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
         tensors.push_back(std::move(part));
       continue;
     }
-    if (!options.codes || weight.role != Role::matrix) {
+    if (!options.fp8 || weight.role != Role::matrix) {
       const DType own = weight.merged.value_or(weight.dtype);
       const DType dtype = weight.buffer ? own : options.dtype.value_or(own);
       tensors.push_back(options.pruned && weight.role == Role::matrix ? pruned(model, weight, dtype, *options.pruned)
                                                                       : converted(model, weight, dtype));
       continue;
     }
-    CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);
-    tensors.push_back(std::move(matrix.codes));
+    Fp8Matrix matrix = fp8_matrix(model, weight.name, *options.fp8);
+    tensors.push_back(std::move(matrix.values));
     tensors.push_back(std::move(matrix.scales));
   }
   return tensors;
@@ -185,7 +185,7 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
                                             options.nested_nf4 ? nf4_config_json(*options.nested_nf4)
                                             : options.gptq     ? quantization_config_json(options.gptq->options)
                                             : options.ints     ? quantization_config_json(*options.ints)
-                                            : options.codes    ? quantization_config_json(*options.codes)
+                                            : options.fp8      ? quantization_config_json(*options.fp8)
                                                                : ""));
   const std::vector<std::string> carried = carried_files(model.path(), model.links());
   for (const std::string& name : carried)

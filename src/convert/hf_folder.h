@@ -13,7 +13,7 @@ namespace athanor {
 
 struct HfFolderOptions {
   std::optional<DType> dtype;               // absent: each tensor keeps its dtype
-  std::optional<CodeBlocks> codes = {};     // linear layers of blocks in FP8; not for GPT-2
+  std::optional<Fp8Blocks> fp8 = {};        // linear layers of blocks in FP8; not for GPT-2
   std::optional<IntGroups> ints = {};       // linear layers of blocks in packed integers; not for GPT-2
   std::optional<GptqExport> gptq = {};      // linear layers of blocks in GPTQ's format; not for GPT-2
   std::optional<bool> nested_nf4 = {};      // linear layers of blocks in NF4, true: with nested absmaxes; not for GPT-2

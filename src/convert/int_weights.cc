@@ -33,7 +33,7 @@ void append_row_scales(std::span<const float> row, IntGroups g, std::vector<std:
   }
 }
 
-void append_row_codes(std::span<const float> row, IntGroups g, std::vector<std::byte>& out) {
+void append_quantized_row(std::span<const float> row, IntGroups g, std::vector<std::byte>& out) {
   const auto group = size_t(group_of(int64_t(row.size()), g));
   const int half = 1 << (g.bits - 1), in_word = 32 / g.bits;
   std::vector<uint32_t> words(static_cast<size_t>(words_of(int64_t(row.size()), g)));
@@ -112,7 +112,7 @@ std::vector<TensorData> packed_matrix(const ModelFolder& model, const std::strin
            .dtype = DType::i32,
            .shape = packed_shape(shape, g),
            .pieces = {},
-           .make = row_by_row(model, name, g, append_row_codes)},
+           .make = row_by_row(model, name, g, append_quantized_row)},
           {.name = packed_scale_name(name),
            .dtype = DType::bf16,
            .shape = packed_scale_shape(shape, g),

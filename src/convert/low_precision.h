@@ -17,25 +17,25 @@
 
 namespace athanor {
 
-enum class CodeBlocks : uint8_t { tensor, channel, block };
-std::optional<CodeBlocks> code_blocks_named(std::string_view name);  // "fp8_tensor", "fp8_channel", "fp8_block"
+enum class Fp8Blocks : uint8_t { tensor, channel, block };
+std::optional<Fp8Blocks> fp8_blocks_named(std::string_view name);  // "fp8_tensor", "fp8_channel", "fp8_block"
 
-std::string scale_name(const std::string& weight, CodeBlocks);
-Shape scale_shape(const Shape& matrix, CodeBlocks);
+std::string scale_name(const std::string& weight, Fp8Blocks);
+Shape scale_shape(const Shape& matrix, Fp8Blocks);
 // "quantization_config" for config.json, a JSON object.
-std::string quantization_config_json(CodeBlocks);
+std::string quantization_config_json(Fp8Blocks);
 
 class ModelFolder;
 
 // The FP8 values and the scales of a model's matrix, which is read once for the scales and once for the values. The
 // folder must outlive both.
-struct CodedMatrix {
-  TensorData codes, scales;
+struct Fp8Matrix {
+  TensorData values, scales;
 };
-CodedMatrix coded_matrix(const ModelFolder&, const std::string& weight, CodeBlocks);
+Fp8Matrix fp8_matrix(const ModelFolder&, const std::string& weight, Fp8Blocks);
 
 // Dequantizes elements from `first` on, in row-major order, of a matrix of that shape to f32.
-void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix, CodeBlocks,
+void decode(std::span<const std::byte> quantized, int64_t first, const Shape& matrix, Fp8Blocks,
             std::span<const float> scales, std::vector<std::byte>& out);
 
 }  // namespace athanor

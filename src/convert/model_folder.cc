@@ -206,7 +206,7 @@ void ModelFolder::check_weights(bool heads) {
                                    [&](const Nf4Part& part) { return part.name == name; });
       if (w.ints)
         return packed_name(w.name) == name || packed_scale_name(w.name) == name || packed_shape_name(w.name) == name;
-      return w.name == name || (w.codes && scale_name(w.name, *w.codes) == name);
+      return w.name == name || (w.fp8 && scale_name(w.name, *w.fp8) == name);
     };
     if (std::any_of(weights_.begin(), weights_.end(), same)) continue;
     if (name != "lm_head.weight")
@@ -378,13 +378,13 @@ const std::vector<float>& ModelFolder::gptq_matrix_values(const Weight& w) const
 
 // A matrix of packed integers. Its scales are small and are read here.
 ModelFolder::Weight ModelFolder::packed(const std::string& name, const Shape& shape) {
-  const std::string scales = packed_scale_name(name), codes = packed_name(name);
-  const Stored found = stored(codes), scale = has(scales) ? stored(scales) : Stored{DType::f32, {}};
+  const std::string scales = packed_scale_name(name), packed = packed_name(name);
+  const Stored found = stored(packed), scale = has(scales) ? stored(scales) : Stored{DType::f32, {}};
   const auto ints = shape.rank == 2 ? packed_groups(shape, found.shape, scale.shape) : std::nullopt;
   if (!ints || found.dtype != DType::i32)
-    throw Error(cat(path_, ": tensors ", codes, " ", found.shape, " and ", scales, " ", scale.shape,
+    throw Error(cat(path_, ": tensors ", packed, " ", found.shape, " and ", scales, " ", scale.shape,
                     " do not make a matrix ", shape,
-                    "; expected i32 codes of 4 or 8 bits and one scale per group of a "
+                    "; expected packed i32 values of 4 or 8 bits and one scale per group of a "
                     "row, without zero points or reordered columns"));
   check_float({scales, scale.dtype, scale.shape});
   std::vector<std::byte> bytes;
@@ -395,11 +395,11 @@ ModelFolder::Weight ModelFolder::packed(const std::string& name, const Shape& sh
 
 void ModelFolder::read_packed(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   const int64_t columns = w.shape[1], first = begin / columns, last = (end + columns - 1) / columns;
-  const Shape codes = packed_shape(w.shape, *w.ints);
+  const Shape packed = packed_shape(w.shape, *w.ints);
   const int64_t groups = packed_scale_shape(w.shape, *w.ints)[1];
   std::vector<std::byte> bytes;
   std::vector<float> values;
-  read_stored(packed_name(w.name), {DType::i32, codes}, first * codes[1], last * codes[1], bytes);
+  read_stored(packed_name(w.name), {DType::i32, packed}, first * packed[1], last * packed[1], bytes);
   unpack_rows(bytes, std::span(scales_.at(w.name)).subspan(size_t(first * groups)), columns, *w.ints, values);
   const auto part =
       std::as_bytes(std::span(values).subspan(size_t(begin - first * columns), static_cast<size_t>(end - begin)));
@@ -408,17 +408,17 @@ void ModelFolder::read_packed(const Weight& w, int64_t begin, int64_t end, std::
 
 // A matrix in FP8. Its scales are small and are read here.
 ModelFolder::Weight ModelFolder::with_scales(const std::string& name, const Shape& shape) {
-  for (const CodeBlocks codes : {CodeBlocks::tensor, CodeBlocks::channel, CodeBlocks::block}) {
-    const std::string scales = scale_name(name, codes);
+  for (const Fp8Blocks blocks : {Fp8Blocks::tensor, Fp8Blocks::channel, Fp8Blocks::block}) {
+    const std::string scales = scale_name(name, blocks);
     if (shape.rank != 2 || !has(scales)) continue;
     const Stored found = stored(scales);
-    const bool one = codes == CodeBlocks::tensor && found.shape.numel() == 1;  // [] or [1]
-    if (!one && found.shape != scale_shape(shape, codes)) continue;
+    const bool one = blocks == Fp8Blocks::tensor && found.shape.numel() == 1;  // [] or [1]
+    if (!one && found.shape != scale_shape(shape, blocks)) continue;
     check_float({scales, found.dtype, found.shape});
     std::vector<std::byte> bytes;
     read_stored(scales, found, 0, found.shape.numel(), bytes);
     to_floats(bytes, found.dtype, scales_[name]);
-    return {name, DType::f32, shape, codes};
+    return {name, DType::f32, shape, blocks};
   }
   throw Error(cat(path_, ": tensor ", name, " is f8_e4m3 of shape ", shape, "; expected its scales beside it: ", name,
                   "_scale of shape [1] or [", rows_of(shape), ", 1], or ", name,
@@ -490,10 +490,10 @@ void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, st
   if (w.nf4) return read_nf4(w, begin, end, out);
   if (w.ints) return read_packed(w, begin, end, out);
   if (has_average_minus_weight(w.name)) return read_sum(w.name, begin, end, out);
-  if (!w.codes) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);
-  std::vector<std::byte> codes;
-  read_stored(w.name, {DType::f8_e4m3, w.shape}, begin, end, codes);
-  decode(codes, begin, w.shape, *w.codes, scales_.at(w.name), out);
+  if (!w.fp8) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);
+  std::vector<std::byte> quantized;
+  read_stored(w.name, {DType::f8_e4m3, w.shape}, begin, end, quantized);
+  decode(quantized, begin, w.shape, *w.fp8, scales_.at(w.name), out);
 }
 
 void ModelFolder::read_stored(const std::string& name, const Stored& stored, int64_t begin, int64_t end,

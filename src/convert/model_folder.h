@@ -52,10 +52,10 @@ class ModelFolder {
     std::string name;  // name in transformers
     DType dtype;       // f32, bf16 or f16
     Shape shape;
-    std::optional<CodeBlocks> codes = {};  // stored in FP8 with scales for these blocks; read as f32
-    std::optional<IntGroups> ints = {};    // stored as packed integers; read as f32
-    int gptq_bits = 0;                     // if > 0, stored in GPTQ's format with this number of bits; read as f32
-    std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
+    std::optional<Fp8Blocks> fp8 = {};   // stored in FP8 with scales for these blocks; read as f32
+    std::optional<IntGroups> ints = {};  // stored as packed integers; read as f32
+    int gptq_bits = 0;                   // if > 0, stored in GPTQ's format with this number of bits; read as f32
+    std::optional<Nf4State> nf4 = {};    // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
     // The checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two pruned

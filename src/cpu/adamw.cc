@@ -29,13 +29,13 @@ using Kernel = update::Kernel<Moments<kCoupled>, true, true>;
 
 // Dequantize and quantize a block of 8-bit moments.
 void load_quantized(float* x, const float* shares, const uint8_t* quantized, float scale) {
-  for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = shares[quantized[i]] * scale;
+  for (int64_t i = 0; i < kMomentBlock; ++i) x[i] = shares[quantized[i]] * scale;
 }
 template <class CodeOf>
 void store_quantized(uint8_t* quantized, float& scale, const DynamicMap& map, const float* x, const CodeOf& code_of) {
   scale = 0;
-  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
-  for (int64_t i = 0; i < kCodeBlock; ++i) quantized[i] = code_of(map.bound, x[i], scale);
+  for (int64_t i = 0; i < kMomentBlock; ++i) scale = std::max(scale, std::abs(x[i]));
+  for (int64_t i = 0; i < kMomentBlock; ++i) quantized[i] = code_of(map.bound, x[i], scale);
 }
 
 }  // namespace
@@ -53,14 +53,14 @@ void CpuOps::run(const AdamW8bit& op, void*) {
     const auto block_of = [&](int64_t begin) {
       uint8_t *m_quantized = static_cast<uint8_t*>(p.m.data) + begin,
               *v_quantized = static_cast<uint8_t*>(p.v.data) + begin;
-      float& m_scale = flat<float>(p.m_scale)[begin / kCodeBlock];
-      float& v_scale = flat<float>(p.v_scale)[begin / kCodeBlock];
-      float m[kCodeBlock], v[kCodeBlock];
+      float& m_scale = flat<float>(p.m_scale)[begin / kMomentBlock];
+      float& v_scale = flat<float>(p.v_scale)[begin / kMomentBlock];
+      float m[kMomentBlock], v[kMomentBlock];
       update::Workspace g_workspace;
-      float* grad = update::open_gradient(p.grad, begin, kCodeBlock, g_workspace);
+      float* grad = update::open_gradient(p.grad, begin, kMomentBlock, g_workspace);
       load_quantized(m, kSignedMap.value, m_quantized, m_scale);
       load_quantized(v, kUnsignedMap.value, v_quantized, v_scale);
-      update::for_pieces(0, kCodeBlock, kCodeBlock, p.decayed - begin, scalars,
+      update::for_pieces(0, kMomentBlock, kMomentBlock, p.decayed - begin, scalars,
                          [&](int64_t from, int64_t n, const AdamScalars& a) {
                            update::Workspace workspace;
                            float* w = update::open_master(weights, begin + from, n, workspace);
@@ -68,12 +68,12 @@ void CpuOps::run(const AdamW8bit& op, void*) {
                            const uint64_t place = first + uint64_t(begin + from);
                            update::close_master(weights, begin + from, n, w, {op.seed, p.stream, place});
                          });
-      update::close_gradient(p.grad, begin, kCodeBlock);
+      update::close_gradient(p.grad, begin, kMomentBlock);
       store_quantized(m_quantized, m_scale, kSignedMap, m, code_of_m);
       store_quantized(v_quantized, v_scale, kUnsignedMap, v, code_of_v);
     };
     pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; block += kCodeBlock) block_of(block);
+      for (int64_t block = begin; block < end; block += kMomentBlock) block_of(block);
     });
   }
 }

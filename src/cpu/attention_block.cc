@@ -118,11 +118,11 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
     });
 }
 
-void multiply(const Kernels& kern, const BlockProduct& p) {
+void multiply(const Kernels& kern, const BlockGemm& p) {
   if (p.pairs && p.by_column && !kern.by_column_pairs) {
     alignas(64) float rows[kQueryBlock * kKeyBlock / 2];
     kern.transpose(rows, kKeyBlock / 2, p.a, p.a_stride, p.k, p.rows);
-    BlockProduct by_row = p;
+    BlockGemm by_row = p;
     by_row.by_column = false, by_row.a = rows, by_row.a_stride = kKeyBlock / 2;
     return multiply(kern, by_row);
   }

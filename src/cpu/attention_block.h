@@ -87,7 +87,7 @@ inline bool attention_in_pairs(const Kernels& kern, const AttentionShape& s, con
 constexpr int64_t units_of(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 : k; }
 
 // c[rows, cols] (+)= A B in units (kernel.h); B in panels of nr columns [k][nr], b_panel units apart.
-struct BlockProduct {
+struct BlockGemm {
   bool pairs;
   bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
   const float* a;
@@ -99,7 +99,7 @@ struct BlockProduct {
   int64_t rows, cols, k;
   bool add;
 };
-void multiply(const Kernels&, const BlockProduct&);
+void multiply(const Kernels&, const BlockGemm&);
 
 // Rows of one head of a tensor.
 struct HeadRows {

@@ -145,18 +145,18 @@ class BwdBlock {
   void find_scores(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Rows& v) const {
     float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
     const int64_t units = units_of(dim_, pairs_);
-    BlockProduct p{.pairs = pairs_,
-                   .by_column = false,
-                   .a = k.data + skip * k.stride,
-                   .a_stride = k.stride,
-                   .b = memory_ + at_.q_lanes + i * units,
-                   .b_panel = 0,
-                   .c = s,
-                   .c_stride = kQueryBlock,
-                   .rows = now.size(),
-                   .cols = kern_.nr,
-                   .k = units,
-                   .add = false};
+    BlockGemm p{.pairs = pairs_,
+                .by_column = false,
+                .a = k.data + skip * k.stride,
+                .a_stride = k.stride,
+                .b = memory_ + at_.q_lanes + i * units,
+                .b_panel = 0,
+                .c = s,
+                .c_stride = kQueryBlock,
+                .rows = now.size(),
+                .cols = kern_.nr,
+                .k = units,
+                .add = false};
     multiply(kern_, p);
     p.a = v.data + skip * v.stride, p.a_stride = v.stride;
     p.b = memory_ + at_.dy_lanes + i * units, p.c = ds;
@@ -204,18 +204,18 @@ class BwdBlock {
       if (pairs_) lane -= lane % 2;
       const int64_t start = skip * stride + units_of(lane, pairs_);
       const int64_t row = span_.k_begin + key;
-      BlockProduct p{.pairs = pairs_,
-                     .by_column = false,
-                     .a = scores + start,
-                     .a_stride = stride,
-                     .b = memory_ + at_.dy + units_of(lane, pairs_) * kern_.nr,
-                     .b_panel = units_of(size_, pairs_) * kern_.nr,
-                     .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
-                     .c_stride = sums_.dv.stride(),
-                     .rows = rows,
-                     .cols = dim_,
-                     .k = units_of(size_ - lane, pairs_),
-                     .add = true};
+      BlockGemm p{.pairs = pairs_,
+                  .by_column = false,
+                  .a = scores + start,
+                  .a_stride = stride,
+                  .b = memory_ + at_.dy + units_of(lane, pairs_) * kern_.nr,
+                  .b_panel = units_of(size_, pairs_) * kern_.nr,
+                  .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
+                  .c_stride = sums_.dv.stride(),
+                  .rows = rows,
+                  .cols = dim_,
+                  .k = units_of(size_ - lane, pairs_),
+                  .add = true};
       multiply(kern_, p);
       p.a = gradient + start;
       p.b = memory_ + at_.q + units_of(lane, pairs_) * kern_.nr;

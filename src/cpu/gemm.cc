@@ -12,7 +12,7 @@ namespace athanor {
 namespace {
 
 // GEMM with K = 0: d becomes the bias or 0, or stays with accumulate.
-void empty_product(const Gemm& op) {
+void empty_gemm(const Gemm& op) {
   if (op.accumulate) return;
   by_float(op.d.dtype, [&]<class T>() {
     for (int64_t i = 0; i < op.m(); ++i)
@@ -40,7 +40,7 @@ size_t CpuOps::scratch(const Gemm& op) const {
 void CpuOps::run(const Gemm& op, void* scratch) {
   if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   if (op.d.numel() == 0) return;
-  if (op.k() == 0) return empty_product(op);
+  if (op.k() == 0) return empty_gemm(op);
   if (plugin_) return gemm_external(op, *plugin_, pool_, scratch);
   if (gemm_is_small(op)) return gemm_small(op, kernels(), pool_, scratch);
   gemm_blocked(op, kernels(), pool_, scratch);

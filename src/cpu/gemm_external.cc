@@ -98,8 +98,7 @@ void gemm_external(const Gemm& op, const GemmPlugin& plugin, ThreadPool& pool, v
     const int failed =
         plugin.sgemm(op.ta, op.tb, t.rows, t.cols, op.k(), op.ta ? a.data + row : a.data + row * a.stride, a.stride,
                      op.tb ? b.data + col * b.stride : b.data + col, b.stride, c, stride, add);
-    if (failed)
-      throw Error(cat("gemm: ", plugin.description, " refused a product of ", t.rows, "x", t.cols, "x", op.k()));
+    if (failed) throw Error(cat("gemm: ", plugin.description, " refused a GEMM of ", t.rows, "x", t.cols, "x", op.k()));
     if (direct) return;
     by_float(op.d.dtype, [&]<class T>() {
       for (int64_t i = 0; i < t.rows; ++i)

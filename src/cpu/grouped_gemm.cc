@@ -35,11 +35,11 @@ void check_offsets(const GroupedGemm& op, const int32_t* offsets) {
 void run_expert(const GroupedGemm& op, int64_t e, ThreadPool& pool, void* scratch) {
   const int32_t* rows = op.offsets.as<int32_t>() + e;
   if (rows[0] == rows[1]) return;
-  const Gemm product = op.of_expert(e, rows[0], rows[1]);
-  if (gemm_is_small(product))
-    gemm_small(product, kernels(), pool, scratch);
+  const Gemm gemm = op.of_expert(e, rows[0], rows[1]);
+  if (gemm_is_small(gemm))
+    gemm_small(gemm, kernels(), pool, scratch);
   else
-    gemm_grouped(product, kernels(), pool, scratch);
+    gemm_grouped(gemm, kernels(), pool, scratch);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct Source {
   bool tf32;       // round f32 elements to TF32
 };
 
-// Products of few rows of x with a part of w, which is read once, in place, in any dtype.
+// GEMMs of few rows of x with a part of w, which is read once, in place, in any dtype.
 struct FewRows {
   const float* x;  // [m, k], m in 1 .. kMaxFewRows; k: the part's columns for dots, its rows for sums
   int64_t x_stride;

@@ -1,4 +1,4 @@
-// Products with few rows of x, for kernel.inl: w is read once, in place, at memory bandwidth.
+// GEMMs with few rows of x, for kernel.inl: w is read once, in place, at memory bandwidth.
 
 template <bool kTf32>
 inline V load_as_f32(const float* p) {

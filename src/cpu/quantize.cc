@@ -309,13 +309,13 @@ struct Quantizer {
 
 // Scratch memory of a ScaledGemm: a and b as f32, then the scratch memory of the f32 GEMM.
 struct Decoded {
-  Gemm product;
+  Gemm gemm;
   int64_t b_at, rest;  // floats before b and before the f32 GEMM's scratch
-  Decoded(const ScaledGemm& op, float* memory) : product(op.product) {
-    b_at = round_up(op.product.a.numel(), kLine);
-    rest = b_at + round_up(op.product.b.numel(), kLine);
-    product.a = {memory, DType::f32, op.product.a.shape};
-    product.b = {memory ? memory + b_at : memory, DType::f32, op.product.b.shape};
+  Decoded(const ScaledGemm& op, float* memory) : gemm(op.gemm) {
+    b_at = round_up(op.gemm.a.numel(), kLine);
+    rest = b_at + round_up(op.gemm.b.numel(), kLine);
+    gemm.a = {memory, DType::f32, op.gemm.a.shape};
+    gemm.b = {memory ? memory + b_at : memory, DType::f32, op.gemm.b.shape};
   }
   static constexpr int64_t kLine = 16;  // floats: a cache line
 };
@@ -527,15 +527,15 @@ void CpuOps::run(const DelayedScales& op, void*) {
 
 size_t CpuOps::scratch(const ScaledGemm& op) const {
   const Decoded decoded(op, nullptr);
-  return size_t(decoded.rest) * sizeof(float) + scratch(decoded.product);
+  return size_t(decoded.rest) * sizeof(float) + scratch(decoded.gemm);
 }
 
 void CpuOps::run(const ScaledGemm& op, void* scratch) {
   auto* memory = static_cast<float*>(scratch);
   const Decoded decoded(op, memory);
-  decode(pool_, decoded.product.a, op.product.a, op.a_scales, op.a_global, op.a_blocks);
-  decode(pool_, decoded.product.b, op.product.b, op.b_scales, op.b_global, op.b_blocks);
-  run(decoded.product, memory + decoded.rest);
+  decode(pool_, decoded.gemm.a, op.gemm.a, op.a_scales, op.a_global, op.a_blocks);
+  decode(pool_, decoded.gemm.b, op.gemm.b, op.b_scales, op.b_global, op.b_blocks);
+  run(decoded.gemm, memory + decoded.rest);
 }
 
 }  // namespace athanor

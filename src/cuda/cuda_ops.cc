@@ -25,10 +25,10 @@ std::string CudaOps::search(const Tunable& ops, double seconds) {
   // Attention gets at most half of the time, because GEMMs matter more.
   const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds / 2, stream_);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_, ops.of_quantized);
+  const GemmRunner::SearchReport r = gemm().search(ops.gemms, seconds - spent.count(), stream_, ops.of_quantized);
   const std::string own = r.own ? cat(" (", r.own, " by the program's own kernel)") : "";
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused", own) : "";
-  std::string text = cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain(r));
+  std::string text = cat("GEMMs: ", r.problems, " different ones, ", r.timed, " tried", fused, gain(r));
   if (a.problems > 0)
     text += cat("; attention: ", a.problems, " problems, ", a.timed, " tried, ", a.own,
                 " of them for the program's own kernels, ", a.timed - a.own, " for cuDNN's", gain(a));

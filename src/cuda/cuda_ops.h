@@ -20,8 +20,8 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string search(const Tunable& ops, double seconds) override;
   std::string export_choices() const override;
   std::string import_choices(const std::string& text) override;
-  ProductTime time(const Gemm& product, bool recompute) override { return gemm().time(product, recompute, stream_); }
-  ProductTime time(const ScaledGemm& product) override { return gemm().time(product, stream_); }
+  GemmTime time(const Gemm& op, bool recompute) override { return gemm().time(op, recompute, stream_); }
+  GemmTime time(const ScaledGemm& op) override { return gemm().time(op, stream_); }
   size_t wanted_scratch(const Tunable& ops) override { return sizes_.attention.wanted_scratch(ops); }
   size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
   std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }
@@ -42,7 +42,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
     template <class Op>
     size_t scratch(const Op& op) const {
-      if constexpr (kIsProduct<Op>) {
+      if constexpr (kIsGemm<Op>) {
         return gemm->scratch(op);
       } else if constexpr (kIsAttention<Op>) {
         return attention.scratch(op);
@@ -58,7 +58,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (kIsProduct<Op>) {
+    if constexpr (kIsGemm<Op>) {
       gemm().run(op, scratch, stream_);
     } else if constexpr (kIsAttention<Op>) {
       sizes_.attention.run(op, scratch, stream_);
@@ -69,7 +69,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
  private:
   template <class Op>
-  static constexpr bool kIsProduct = std::is_same_v<Op, Gemm> || std::is_same_v<Op, ScaledGemm>;
+  static constexpr bool kIsGemm = std::is_same_v<Op, Gemm> || std::is_same_v<Op, ScaledGemm>;
   template <class Op>
   static constexpr bool kIsAttention = std::is_same_v<Op, AttentionFwd> || std::is_same_v<Op, AttentionBwd>;
   cudaStream_t stream_;

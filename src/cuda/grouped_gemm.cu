@@ -148,7 +148,7 @@ void launch_grouped(const GroupedGemm& op, cudaStream_t stream) {
                         static_cast<int>(op.inputs()),
                         op.tf32};
   const auto tiles = [](int64_t n) { return grid_size(div_ceil<int64_t>(n, kSide)); };
-  const bool forward = op.product == Grouped::forward, of_weights = op.product == Grouped::weight_gradient;
+  const bool forward = op.role == Grouped::forward, of_weights = op.role == Grouped::weight_gradient;
   const int64_t row_tiles = op.rows() / kSide + op.experts();
   const dim3 grid = of_weights ? dim3(tiles(op.inputs()), tiles(op.outputs()), grid_size(op.experts()))
                                : dim3(tiles(forward ? op.outputs() : op.inputs()), grid_size(row_tiles));

@@ -129,11 +129,11 @@ inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
 // How cuBLASLt computes a GEMM of FP8 or FP4 operands on a GPU of a given compute capability (90: Hopper): both
 // operands have K contiguous, otherwise they are transposed in scratch memory; FP4 values are packed two per byte.
 // Where that is not possible, operands are dequantized and multiplied as f32.
-struct NativeProduct {
+struct NativeGemm {
   bool possible = false;
   ScaleLayout a = ScaleLayout::none, b = ScaleLayout::none;
-  NativeProduct(const ScaledGemm& op, int capability) {
-    const Gemm& g = op.product;
+  NativeGemm(const ScaledGemm& op, int capability) {
+    const Gemm& g = op.gemm;
     const auto whole = [](int64_t n) { return n % 16 == 0; };
     const bool types = g.d.dtype != DType::f32 || !g.bias;
     if (!types || !whole(g.m()) || !whole(g.n()) || !whole(g.k()) || !whole(g.d.stride())) return;
@@ -152,11 +152,11 @@ struct NativeProduct {
     }
   }
 };
-// Whether the program's own kernel (gemm/wgmma_product.cu) computes this GEMM and its epilogue in one launch on a GPU
+// Whether the program's own kernel (gemm/wgmma_gemm.cu) computes this GEMM and its epilogue in one launch on a GPU
 // of that compute capability. It does for epilogues that the library lacks: SwiGLU, its gradient, and RoPE with heads
 // of 64 or 128; operands are of 16 bits, with rows that TMA can copy. The weights are [N, K] forward and [K, N]
 // backward.
-inline bool own_product_takes(const GemmProblem& p, int capability) {
+inline bool own_gemm_takes(const GemmProblem& p, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 8 == 0; };
   const bool forward = p.epilogue == Epilogue::swiglu && p.tb && p.n % 16 == 0;
@@ -169,18 +169,18 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
 }
 // Whether gemm/grouped_wgmma.cu computes this grouped GEMM, with SwiGLU if it has h, on a GPU of that compute
 // capability.
-inline bool grouped_product_takes(const GroupedGemm& op, int capability) {
+inline bool grouped_gemm_takes(const GroupedGemm& op, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const DType type = op.a.dtype;
-  const bool d_fits = op.d.dtype == type || (op.product == Grouped::weight_gradient && op.d.dtype == DType::f32);
+  const bool d_fits = op.d.dtype == type || (op.role == Grouped::weight_gradient && op.d.dtype == DType::f32);
   return capability == 90 && (type == DType::bf16 || type == DType::f16) && op.b.dtype == type && d_fits &&
          op.inputs() % 8 == 0 && op.outputs() % (op.h ? 16 : 8) == 0 && op.rows() > 0 && op.rows() < kMost &&
          op.matrices().rows() < kMost && op.inputs() < kMost;
 }
 inline bool transposes_quantized(int capability) { return capability >= 89; }  // GPUs that have FP8 GEMMs
 // `moved` leaves out the rearranged scales, which are too few to count.
-inline ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op, const NativeProduct& native) {
-  const Gemm& g = op.product;
+inline ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op, const NativeGemm& native) {
+  const Gemm& g = op.gemm;
   const auto a = double(g.a.numel()), b = double(g.b.numel());
   if (native.possible)
     return op.four_bits()
@@ -197,10 +197,10 @@ inline std::string describe_quantized(std::span<const ScaledGemm> ops, int64_t n
   if (ops.empty()) return "";
   if (emulated == 0) return "the GPU multiplies quantized values";
   int64_t of_gpu = 0;
-  for (const ScaledGemm& op : ops) of_gpu += NativeProduct(op, capability).possible;
-  return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "",
+  for (const ScaledGemm& op : ops) of_gpu += NativeGemm(op, capability).possible;
+  return cat(native ? cat(emulated, " of ", ops.size(), " GEMMs ") : "",
              "emulated: ", of_gpu > native ? "cuBLASLt, or " : "", "a GPU of compute capability ", capability / 10, ".",
-             capability % 10, of_gpu > native ? "," : "", " has no such products", native ? " of their sizes" : "",
+             capability % 10, of_gpu > native ? "," : "", " has no such GEMMs", native ? " of their sizes" : "",
              ", so dequantized values are multiplied as fp32");
 }
 
@@ -271,12 +271,12 @@ inline size_t scratch(const Quantize& op) {
 }
 
 // Offsets of the parts of a ScaledGemm's scratch memory, behind the workspace. Native GEMMs: transposed or packed
-// operands, their scales in the library's layout, and two numbers (ProductScalars). Otherwise: operands as f32, and the
+// operands, their scales in the library's layout, and two numbers (GemmScalars). Otherwise: operands as f32, and the
 // result as f32 if d has another type.
 struct ScaledScratch {
   size_t a, b, a_scales, b_scales, scalars, d, bytes;
-  ScaledScratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace) {
-    const Gemm& g = op.product;
+  ScaledScratch(const ScaledGemm& op, const NativeGemm& native, size_t workspace) {
+    const Gemm& g = op.gemm;
     size_t at = workspace;
     const auto take = [&](int64_t count) {
       const size_t begin = at;
@@ -294,7 +294,7 @@ struct ScaledScratch {
     bytes = at;
   }
 };
-inline size_t scratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace = kWorkspaceBytes) {
+inline size_t scratch(const ScaledGemm& op, const NativeGemm& native, size_t workspace = kWorkspaceBytes) {
   return ScaledScratch(op, native, workspace).bytes;
 }
 

@@ -53,19 +53,19 @@ class NumpyHeader {
   int64_t count() const {
     const size_t open = after("'shape':"), end = text_.find(')', open);
     if (text_[open] != '(' || end == std::string::npos) damaged();
-    int64_t product = 1;
+    int64_t gemm = 1;
     int dimensions = 0;
     for (const char* at = text_.data() + open + 1; at < text_.data() + end;) {
       int64_t size = 0;
       const auto [stop, error] = std::from_chars(at, text_.data() + end, size);
-      if (error != std::errc() || size < 0 || __builtin_mul_overflow(product, size, &product)) damaged();
+      if (error != std::errc() || size < 0 || __builtin_mul_overflow(gemm, size, &gemm)) damaged();
       ++dimensions;
       at = stop;
       while (at < text_.data() + end && (*at == ',' || *at == ' ')) ++at;
     }
     if (dimensions > 1 && text_.compare(after("'fortran_order':"), 5, "False") != 0)
       throw Error(cat(path_, ": a NumPy array in Fortran order, expected C order"), Exit::usage);
-    return product;
+    return gemm;
   }
 
  private:

@@ -14,7 +14,7 @@ constexpr double kTera = 1e12;
 // GEMM rate, which the H200 reaches. An A100 reaches 95 % of its own [Isaev et al. 2023, Calculon, GEMMs of 128 GFLOP
 // and more]. An RTX 4090 is assumed to reach 100 %: its clock may exceed the data sheet's, and LLMQ trains at 84 % of
 // it, all ops included. Memory rates other than the H200's are estimated as 90 % of the data sheet's.
-constexpr double kProducts = 0.8, kCopies = 0.9;
+constexpr double kGemms = 0.8, kCopies = 0.9;
 constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
 // Memory: the total that PyTorch reports for such a GPU: 178.35, 139.8, 79.1, 79.15 and 23.65 GiB.
 // Host copies: nvbandwidth's results for PCIe 5.0 x16 (55.6 GB/s, NVIDIA's own example of an H100) and 4.0 x16 (24.8
@@ -23,7 +23,7 @@ constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
 // sparsity.
 
 constexpr GpuSpec kGpus[] = {
-    {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 182630 * kMiB, 148, kProducts * 2250 * kTera, kCopies * 8e12,
+    {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 182630 * kMiB, 148, kGemms * 2250 * kTera, kCopies * 8e12,
      900e9, 50e9, kPcie5, 100, 4500 * kTera, 75 * kTera},
     {"H200 NVL", 835.5 * kTera, 417.7 * kTera},
     {"GH200", 989.4 * kTera, 494.7 * kTera},
@@ -31,7 +31,7 @@ constexpr GpuSpec kGpus[] = {
      kPcie5, 90, 1979 * kTera, 67 * kTera},
     {"H100 PCIe", 756 * kTera, 378 * kTera},
     {"H100 NVL", 835.5 * kTera, 417.7 * kTera},
-    {"H100", 989.4 * kTera, 494.7 * kTera, "h100", "H100 SXM", 80998 * kMiB, 132, kProducts * 989.4 * kTera,
+    {"H100", 989.4 * kTera, 494.7 * kTera, "h100", "H100 SXM", 80998 * kMiB, 132, kGemms * 989.4 * kTera,
      kCopies * 3.35e12, 450e9, 50e9, kPcie5, 90, 1979 * kTera, 67 * kTera},
     {"A100", 312 * kTera, 156 * kTera, "a100", "A100 SXM 80 GB", 81050 * kMiB, 108, 0.95 * 312 * kTera,
      kCopies * 2.039e12, 300e9, 25e9, kPcie4, 80, 0, 19.5 * kTera},

@@ -17,7 +17,7 @@ struct GpuSpec {
   const char* title = nullptr;
   size_t memory_bytes = 0;  // total of cudaMemGetInfo, which is less than nvidia-smi shows
   int64_t multiprocessors = 0;
-  double product_flops = 0, copy_bytes = 0;  // sustained FLOP/s of bf16 GEMMs; bytes per second of device copies
+  double gemm_flops = 0, copy_bytes = 0;  // sustained FLOP/s of bf16 GEMMs; bytes per second of device copies
   // Bytes per second in one direction: NVLink, else PCIe; one network card of 100, 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
   double host_bytes = 0;  // bytes per second of a copy to or from pinned host memory
@@ -29,7 +29,7 @@ struct GpuSpec {
     return is_code(inputs) ? quantized_flops : inputs == DType::f32 ? tf32_flops : half_flops;
   }
   // Sustained part of a data sheet's rate: the same fraction as for bf16 GEMMs, since power limits all GEMMs.
-  double sustained(double flops) const { return flops * product_flops / half_flops; }
+  double sustained(double flops) const { return flops * gemm_flops / half_flops; }
 };
 
 // The first row whose name is a substring of the driver's; null if there is none.

@@ -183,11 +183,11 @@ class Engine {
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
   // GEMMs of a micro-batch and an evaluation, once planned; and all ops of these two to autotune.
-  std::span<const Gemm> products() const { return plan_.products; }
+  std::span<const Gemm> gemms() const { return plan_.gemms; }
   Tunable tunable() const {
-    return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_quantized};
+    return {plan_.gemms, plan_.attention_forward, plan_.attention_backward, plan_.of_quantized};
   }
-  std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // GEMMs of a micro-batch
+  std::span<const Gemm> micro_gemms() const { return gemms().first(micro_gemms_); }  // GEMMs of a micro-batch
   std::span<const ScaledGemm> micro_gemms_of_quantized() const {
     return std::span(plan_.of_quantized).first(micro_of_quantized_);
   }
@@ -530,7 +530,7 @@ class Engine {
   StateTraffic state_traffic_;
   UnitTraffic unit_traffic_;
   PlanOps plan_;  // ops of the dry runs
-  size_t micro_products_ = 0,
+  size_t micro_gemms_ = 0,
          micro_of_quantized_ = 0;  // number of GEMMs of a micro-batch, which are the first in plan_
   MemoryPlan memory_;
 };

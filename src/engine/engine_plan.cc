@@ -61,7 +61,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
             devices(),
         devices(), " ranks in ", workers.size(), " workers, of which ", stages.size(), " are stages, ",
         backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
-        " products: the others would know nothing of a step's requests");
+        " GEMMs: the others would know nothing of a step's requests");
   if (workers.size() > 1) require_workers();
   if (backend_.mesh.experts().size() > 1) require_expert_parallel();
   if (options_.training && options_.host_units > 0) require_host_units();
@@ -275,7 +275,7 @@ void Engine::record_micro_batch() {
   micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = &micro_launches_;
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) record_chunk(chunk);
   micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = nullptr;
-  micro_products_ = plan_.products.size();
+  micro_gemms_ = plan_.gemms.size();
   micro_of_quantized_ = plan_.of_quantized.size();
 }
 

@@ -40,10 +40,10 @@ class Weights {
 };
 
 // Calls a function for each GEMM with a weight, with the weight's parameter.
-class WatchedProducts final : public Decorated<WatchedProducts> {
+class WatchedGemms final : public Decorated<WatchedGemms> {
  public:
   using Watch = std::function<void(const Gemm&, const ParamSpec&)>;
-  WatchedProducts(Ops& inner, const ParamStore& params, Watch watch)
+  WatchedGemms(Ops& inner, const ParamStore& params, Watch watch)
       : inner_(inner), weights_(params), watch_(std::move(watch)) {}
   template <class Op>
   void on(const Op& op, void* scratch) {
@@ -51,7 +51,7 @@ class WatchedProducts final : public Decorated<WatchedProducts> {
     if constexpr (std::is_same_v<Op, Gemm>) {
       const ParamSpec* spec = weights_.at(op.b.data);
       if (!spec) return;
-      CHECK(op.a.dtype == DType::f32 && !op.ta, "calibration reads products of f32");
+      CHECK(op.a.dtype == DType::f32 && !op.ta, "calibration reads GEMMs of f32");
       watch_(op, *spec);
     }
   }
@@ -78,12 +78,12 @@ void add_squares(InputSquares& squares, const Tensor& x) {
 void add_outer_products(std::vector<float>& sum, const Tensor& x, Ops& ops) {
   const int64_t size = x.cols();
   sum.resize(size_t(size * size));
-  const Gemm product{.d = {sum.data(), DType::f32, {size, size}}, .a = x, .b = x, .ta = true, .accumulate = true};
-  std::vector<std::byte> scratch(ops.scratch(product) + 64);
+  const Gemm gemm{.d = {sum.data(), DType::f32, {size, size}}, .a = x, .b = x, .ta = true, .accumulate = true};
+  std::vector<std::byte> scratch(ops.scratch(gemm) + 64);
   void* aligned = scratch.data();
   size_t space = scratch.size();
-  std::align(64, ops.scratch(product), aligned, space);
-  ops.run(product, aligned);
+  std::align(64, ops.scratch(gemm), aligned, space);
+  ops.run(gemm, aligned);
 }
 
 // Evaluates only whole micro-batches of the chosen windows, so that every row counts.
@@ -106,8 +106,8 @@ void run_windows(Engine& engine, Ops& observed, Ops& ops, const Dataset& data, i
 
 Importance measure_importance(Engine& engine, Ops& ops, const Dataset& data, int64_t samples) {
   std::map<const ParamSpec*, InputSquares> sums;
-  WatchedProducts watched(ops, engine.model().params(),
-                          [&](const Gemm& op, const ParamSpec& spec) { add_squares(sums[&spec], op.a); });
+  WatchedGemms watched(ops, engine.model().params(),
+                       [&](const Gemm& op, const ParamSpec& spec) { add_squares(sums[&spec], op.a); });
   run_windows(engine, watched, ops, data, samples);
   Importance named;
   for (const auto& [spec, squares] : sums)
@@ -119,7 +119,7 @@ Hessians measure_hessians(Engine& engine, Ops& ops, const Dataset& data, int64_t
                           const std::set<std::string>& weights) {
   const auto is_wanted = [&](const HfSlice& slice) { return weights.contains(slice.name); };
   std::map<const ParamSpec*, std::vector<float>> sums;
-  WatchedProducts watched(ops, engine.model().params(), [&](const Gemm& op, const ParamSpec& spec) {
+  WatchedGemms watched(ops, engine.model().params(), [&](const Gemm& op, const ParamSpec& spec) {
     if (std::ranges::any_of(spec.slices, is_wanted)) add_outer_products(sums[&spec], op.a, ops);
   });
   run_windows(engine, watched, ops, data, samples);

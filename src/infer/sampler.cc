@@ -50,7 +50,7 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
                  InferenceWeights weights)
     : recipe_(recipe), backend_(backend), model_(make_model(config)) {
   if (recipe.low_precision())
-    throw Error(cat("precision: text is not generated with products in 8 bits, got ", recipe.name,
+    throw Error(cat("precision: text is not generated with GEMMs in 8 bits, got ", recipe.name,
                     "; use bf16, which has the same weights"),
                 Exit::usage);
   CHECK(capacity >= 1 && capacity <= config.max_position_embeddings && texts >= 1, "capacity ", capacity, " of ", texts,

@@ -126,7 +126,7 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
     {"step", "", "optimizer steps finished; the counts are of the steps since the record before", "", false, &Q::step},
     {"layer", "", "name of the linear layer's weight", "", false, &Q::layer},
     {"operand", "",
-     "the product (forward, gradient of the input, gradient of the weight) and what it reads: forward_x, forward_w, "
+     "the GEMM (forward, gradient of the input, gradient of the weight) and what it reads: forward_x, forward_w, "
      "input_dy, input_w, weight_dy or weight_x; one that reads another's quantized values has no record",
      "", false, &Q::operand},
     {"dtype", "", "data type of the quantized values", "", false, &Q::dtype},
@@ -171,7 +171,7 @@ constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
     {"step", "", "optimizer steps finished at the end of the profile", "", false, &C::step},
     {"layer", "", "embedding, block or head; empty: of the whole step, or not known of which", "", false, &C::layer},
     {"group", "",
-     "the ranks: tensor (share products), context (share sequences), shards (share what zero_stage says), copies, "
+     "the ranks: tensor (share GEMMs), context (share sequences), shards (share what zero_stage says), copies, "
      "data_parallel (all with other tokens), world (all); empty: not known",
      "", false, &C::group},
     {"collective", "", "all_reduce, all_gather, reduce_scatter, all_to_all, ...; empty: not known", "", false,

@@ -106,9 +106,9 @@ DoraKept run_dora(Net n, const Linear& layer, const Tensor& y, const Buffer& x, 
   }
   kept.u = c.alloc("dora.u", y.shape);
   {
-    LinearGemm product = output_gemm(n, layer, kept.u.t, {.data = read, .scales = {}});
-    product.op.bias = {};
-    run(c, product);
+    LinearGemm gemm = output_gemm(n, layer, kept.u.t, {.data = read, .scales = {}});
+    gemm.op.bias = {};
+    run(c, gemm);
   }
   kept.h = run_adapters(n, layer, kept.u.t, x.t);
   kept.squares = squared_norms(n, layer);

@@ -71,12 +71,12 @@ void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, T
 // count once per rank.
 void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual) {
   if (shared(n, layer) != Shared::by_inputs) {
-    LinearGemm product = output_gemm(n, layer, y, x);
+    LinearGemm gemm = output_gemm(n, layer, y, x);
     if (residual) {
-      product.op.epilogue = Epilogue::add;
-      product.op.aux = residual;
+      gemm.op.epilogue = Epilogue::add;
+      gemm.op.aux = residual;
     }
-    return run(n.c, product);
+    return run(n.c, gemm);
   }
   if (const int pieces = summed_pieces(n.c, y, x); pieces > 1) return run_in_pieces(n, layer, y, x, residual, pieces);
   PartsOfRows parts(n.c, y);

@@ -8,7 +8,7 @@ namespace athanor {
 namespace {
 
 // z = x W_up^T + b_up and y = gelu(z). Low-precision layers run them as two ops on every backend.
-void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
+void run_gelu_gemm(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
   LinearGemm p = output_gemm(n, up, y.t, x);
   if (p.a.is_quantized()) {
     p.op.d = z;
@@ -116,7 +116,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   GemmOperand read_x = input_operand(n, up, x, all);
   if (coming.coming() > 0) read_x.coming = &coming;  // quantized operands have no rows to wait for
   all = {};
-  run_gelu_product(n, up, down, y, z.t, read_x);
+  run_gelu_gemm(n, up, down, y, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
   read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);

@@ -88,8 +88,8 @@ Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
   return r;
 }
 
-GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
-  return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
+GroupedGemm grouped_gemm(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
+  return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .role = kind, .tf32 = n.c.recipe.tf32};
 }
 
 // Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that split sequences
@@ -139,7 +139,7 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer 
   {
     const Buffer dy = at_experts(c, r.rows, std::move(r.gradients), "moe.dy");
     Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
-    c.run(product(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
+    c.run(grouped_gemm(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
     c.run(WeightedSwigluBwd{.dgu = gate_up.t,
                             .dweights = dweights.t,
                             .y = hidden.t,
@@ -147,16 +147,16 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer 
                             .gu = gate_up.t,
                             .weights = r.rows.slot_weights(),
                             .slots = r.rows.slots.t});
-    c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.down), dy.t, hidden.t));
+    c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(layer.down), dy.t, hidden.t));
   }
   {
     const Buffer rows = to_experts(c, r.rows, x.t, "moe.x again");
-    c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.gate_up), gate_up.t, rows.t));
+    c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(layer.gate_up), gate_up.t, rows.t));
   }
   Buffer dx = c.alloc("moe.dx", x.t.shape);
   {
     Buffer rows = c.alloc("moe.dx of rows", {gate_up.t.rows(), x.t.cols()});
-    c.run(product(n, r, Grouped::input_gradient, rows.t, gate_up.t, n.params.value(layer.gate_up)));
+    c.run(grouped_gemm(n, r, Grouped::input_gradient, rows.t, gate_up.t, n.params.value(layer.gate_up)));
     gate_up = {};
     sum_of_experts(c, r.rows, dx.t, std::move(rows), {});
   }
@@ -184,7 +184,7 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f}), hidden;
   {
     const Buffer sorted = to_experts(c, r->rows, x.t(), "moe.x");
-    GroupedGemm up = product(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up));
+    GroupedGemm up = grouped_gemm(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up));
     up.h = {nullptr, x.t().dtype, {rows, f}}, up.weights = r->rows.slot_weights(), up.slots = r->rows.slots.t;
     if (c.ops.fuses(up)) {
       hidden = c.alloc("moe.h", up.h.shape);
@@ -200,7 +200,7 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
     c.run(
         WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r->rows.slot_weights(), .slots = r->rows.slots.t});
   }
-  c.run(product(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
+  c.run(grouped_gemm(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
   hidden = {};
   c.record("moe", [&params = n.params, layer, number, block, r, gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot()](Ctx& cc) mutable {

@@ -84,7 +84,7 @@ GemmOperand SavedInput::get(Net n, const Linear& layer) const {
 namespace {
 
 ScaledGemm of_quantized(const LinearGemm& p) {
-  return {.product = p.op,
+  return {.gemm = p.op,
           .a_scales = p.a.scales.t,
           .b_scales = p.b.scales.t,
           .a_global = p.a.global.t,

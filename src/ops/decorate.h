@@ -82,9 +82,9 @@ Launch launch_of(const Op& op, const Ops& ops) {
   Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
   if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k(), launch.epilogue_bytes = op.epilogue_bytes();
   if constexpr (std::is_same_v<Op, ScaledGemm>) {
-    const ScaledGemmPlan product = ops.plan_scaled_gemm(op);
-    launch.inner = op.product.k(), launch.factors = product.factors, launch.moved = product.moved;
-    launch.epilogue_bytes = op.product.epilogue_bytes();
+    const ScaledGemmPlan gemm = ops.plan_scaled_gemm(op);
+    launch.inner = op.gemm.k(), launch.factors = gemm.factors, launch.moved = gemm.moved;
+    launch.epilogue_bytes = op.gemm.epilogue_bytes();
   }
   return launch;
 }
@@ -97,14 +97,14 @@ class PlanOps final : public Decorated<PlanOps> {
   template <class Op>
   void on(const Op& op, void*) {
     if (launches) launches->push_back(launch_of(op, real_));
-    if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
+    if constexpr (std::is_same_v<Op, Gemm>) gemms.push_back(op);
     if constexpr (std::is_same_v<Op, ScaledGemm>) of_quantized.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
   std::vector<Launch>* launches = nullptr;  // optional list to append launches to
-  std::vector<Gemm> products;
+  std::vector<Gemm> gemms;
   std::vector<ScaledGemm> of_quantized;
   std::vector<AttentionFwd> attention_forward;
   std::vector<AttentionBwd> attention_backward;

@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-constexpr int64_t kCodeBlock = 256;  // elements that share a scale, their amax
+constexpr int64_t kMomentBlock = 256;  // elements that share a scale, their amax
 
 struct DynamicMap {
   float value[256] = {};  // value of each index, ascending

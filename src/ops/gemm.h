@@ -82,7 +82,7 @@ struct Gemm {
           .that(!accumulate, "no bias when accumulating");
     if (symmetric)
       e.that(m() == n() && !bias && !accumulate && epilogue == Epilogue::none,
-             "a square product alone where it is called symmetric");
+             "a square GEMM alone where it is called symmetric");
     check_epilogue(e);
   }
   void check_epilogue(const Expect& e) const {
@@ -146,13 +146,13 @@ struct ColumnSum {
 // the GEMM stored.
 template <class Run>
 void in_parts(const Gemm& op, Run&& run) {
-  Gemm product = op;
-  product.epilogue = Epilogue::none;
-  product.aux = product.positions = {};
-  product.rotated = 0;
-  product.recompute = false;
-  if (op.epilogue == Epilogue::gelu) product.d = op.aux;
-  if (!op.recompute) run(product);
+  Gemm gemm = op;
+  gemm.epilogue = Epilogue::none;
+  gemm.aux = gemm.positions = {};
+  gemm.rotated = 0;
+  gemm.recompute = false;
+  if (op.epilogue == Epilogue::gelu) gemm.d = op.aux;
+  if (!op.recompute) run(gemm);
   switch (op.epilogue) {
     case Epilogue::none:
       break;

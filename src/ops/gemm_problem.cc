@@ -91,22 +91,22 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   return out << ", scales " << words_of(p.scales_a) << ' ' << words_of(p.scales_b) << (p.fast ? ", fast" : "");
 }
 
-std::string words_of(const ProductUse& use) {
-  const std::string product = cat(problem_of(use.op));
-  if (!use.quantized) return product;
+std::string words_of(const GemmUse& use) {
+  const std::string gemm = cat(problem_of(use.op));
+  if (!use.quantized) return gemm;
   const ScaledGemm& op = *use.quantized;
   const auto scales = [](const Tensor& t, const Blocks& blocks) {
     const auto size = [](int64_t n) { return n ? cat(n) : std::string("all"); };
     return cat(t.dtype, " per ", size(blocks.rows), "x", size(blocks.cols));
   };
-  return cat(product, ", scales ", scales(op.a_scales, op.a_blocks), " and ", scales(op.b_scales, op.b_blocks),
+  return cat(gemm, ", scales ", scales(op.a_scales, op.a_blocks), " and ", scales(op.b_scales, op.b_blocks),
              op.fast ? ", fast" : "");
 }
 
-std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized) {
-  std::map<GemmProblem, ProductUse> distinct;
-  const auto add = [&](const Gemm& op, int64_t ProductUse::*count) {
-    ProductUse& use = distinct[problem_of(op)];
+std::vector<GemmUse> distinct_gemms(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized) {
+  std::map<GemmProblem, GemmUse> distinct;
+  const auto add = [&](const Gemm& op, int64_t GemmUse::*count) {
+    GemmUse& use = distinct[problem_of(op)];
     use.op = op;
     use.op.recompute = false;
     use.*count += 1;
@@ -117,25 +117,25 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<c
       distinct[problem_of(op)].recompute = true;
       continue;
     }
-    add(op, &ProductUse::launches);
+    add(op, &GemmUse::launches);
     if (op.epilogue == Epilogue::none) continue;
     in_parts(op, [&]<class Part>(const Part& part) {
-      if constexpr (std::is_same_v<Part, Gemm>) add(part, &ProductUse::within);
+      if constexpr (std::is_same_v<Part, Gemm>) add(part, &GemmUse::within);
     });
   }
-  std::vector<ProductUse> order;
+  std::vector<GemmUse> order;
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
   std::map<std::string, size_t> known;  // index of each scaled GEMM already listed
   for (const ScaledGemm& op : of_quantized) {
-    if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
-    const ProductUse use{.op = op.product, .quantized = op};
+    if (op.gemm.d.numel() == 0 || op.gemm.k() == 0) continue;
+    const GemmUse use{.op = op.gemm, .quantized = op};
     const auto [at, is_new] = known.try_emplace(words_of(use), order.size());
     if (is_new) order.push_back(use);
     ++order[at->second].launches;
   }
   std::stable_sort(order.begin(), order.end(),
-                   [](const ProductUse& x, const ProductUse& y) { return x.flops() > y.flops(); });
+                   [](const GemmUse& x, const GemmUse& y) { return x.flops() > y.flops(); });
   return order;
 }
 }  // namespace athanor

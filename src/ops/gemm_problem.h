@@ -42,18 +42,18 @@ GemmProblem problem_of(const Gemm& op);
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
 // A distinct GEMM problem and how often it is launched.
-struct ProductUse {
+struct GemmUse {
   Gemm op;                                   // representative op
   int64_t launches = 0;                      // launches of the op itself
   int64_t within = 0;                        // launches as the GEMM of an epilogue op that may run as two kernels
   bool recompute = false;                    // also runs as a recomputation (Gemm::recompute)
-  std::optional<ScaledGemm> quantized = {};  // the scaled GEMM whose `product` is `op`
+  std::optional<ScaledGemm> quantized = {};  // the scaled GEMM whose `gemm` is `op`
   Cost cost() const { return quantized ? quantized->cost() : op.cost(); }
   double flops() const { return double(launches + within) * op.cost().flops; }
 };
 // Text form of the problem; for scaled GEMMs also the blocks that share a scale.
-std::string words_of(const ProductUse&);
+std::string words_of(const GemmUse&);
 
 // Sorted by work, largest first; a GEMM with an epilogue comes before the plain GEMM that it contains.
-std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized = {});
+std::vector<GemmUse> distinct_gemms(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized = {});
 }  // namespace athanor

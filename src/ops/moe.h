@@ -362,7 +362,7 @@ struct GroupedGemm {
   Tensor d, a;
   Tensor b;        // [E O, I]: the weights of all experts; for weight_gradient [R, I]
   Tensor offsets;  // [E + 1] i32: from 0, non-decreasing, at most R; later rows are not read or written
-  Grouped product = Grouped::forward;
+  Grouped role = Grouped::forward;
   bool tf32 = false;  // as in Gemm
   // Optional, forward alone: d is [gate | up], and h the y of WeightedSwigluFwd, computed from the rounded d; undefined
   // in rows of no expert. in_parts() below defines it.
@@ -371,7 +371,7 @@ struct GroupedGemm {
   Tensor slots = {};    // [R] i32, distinct
   static constexpr const char* kName = "grouped_gemm";
   std::array<Field, 7> fields() {
-    const bool adds = product == Grouped::weight_gradient;
+    const bool adds = role == Grouped::weight_gradient;
     return {{{"d", adds ? Io::inout : Io::out, &d},
              {"a", Io::in, &a},
              {"b", Io::in, &b},
@@ -383,7 +383,7 @@ struct GroupedGemm {
   int64_t experts() const { return offsets.numel() - 1; }
   int64_t rows() const { return a.rows(); }  // R
   // The tensor with one [O, I] matrix per expert.
-  const Tensor& matrices() const { return product == Grouped::weight_gradient ? d : b; }
+  const Tensor& matrices() const { return role == Grouped::weight_gradient ? d : b; }
   int64_t outputs() const { return matrices().rows() / experts(); }  // O
   int64_t inputs() const { return matrices().cols(); }               // I
   void check() const {
@@ -393,13 +393,13 @@ struct GroupedGemm {
     e.that(offsets.numel() >= 2, "offsets", "those of one expert or more")
         .that(matrices().rows() % experts() == 0, "b", "a matrix for each expert");
     const Shape in{rows(), inputs()}, out{rows(), outputs()};
-    if (product == Grouped::weight_gradient)
+    if (role == Grouped::weight_gradient)
       e.shape("a", a, out).shape("b", b, in).gradient("d", d, d.shape);
     else
-      e.shape("a", a, product == Grouped::forward ? in : out).shape("d", d, product == Grouped::forward ? out : in);
+      e.shape("a", a, role == Grouped::forward ? in : out).shape("d", d, role == Grouped::forward ? out : in);
     e.that(bool(h) == bool(weights) && bool(h) == bool(slots), "h", "weights and slots with it, and only then");
     if (!h) return;
-    e.that(product == Grouped::forward && outputs() % 2 == 0, "h", "the forward GEMM of an even number of outputs");
+    e.that(role == Grouped::forward && outputs() % 2 == 0, "h", "the forward GEMM of an even number of outputs");
     e.is("h", h, d.dtype, {rows(), outputs() / 2}).is("weights", weights, DType::f32, weights.shape);
     e.is("slots", slots, DType::i32, {rows()}).matrix("weights", weights);
     e.that(weights.numel() == rows(), "weights", "one for each row");
@@ -409,18 +409,15 @@ struct GroupedGemm {
   // The GEMM of one expert, whose rows are [begin, end).
   Gemm of_expert(int64_t expert, int64_t begin, int64_t end) const {
     const auto own = [&](const Tensor& t) { return t.slice(expert * outputs(), (expert + 1) * outputs()); };
-    if (product == Grouped::weight_gradient)
+    if (role == Grouped::weight_gradient)
       return {.d = own(d),
               .a = a.slice(begin, end),
               .b = b.slice(begin, end),
               .ta = true,
               .accumulate = true,
               .tf32 = tf32};
-    return {.d = d.slice(begin, end),
-            .a = a.slice(begin, end),
-            .b = own(b),
-            .tb = product == Grouped::forward,
-            .tf32 = tf32};
+    return {
+        .d = d.slice(begin, end), .a = a.slice(begin, end), .b = own(b), .tb = role == Grouped::forward, .tf32 = tf32};
   }
 };
 

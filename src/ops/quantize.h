@@ -195,7 +195,7 @@ struct DelayedScales {
 // A GEMM with quantized a and b: each element is its quantized value times the scale of its block. The only fused
 // epilogue is `add`.
 struct ScaledGemm {
-  Gemm product;
+  Gemm gemm;
   Tensor a_scales, b_scales;  // grids of a_blocks and b_blocks
   Tensor a_global, b_global;  // f4_e2m1 only: [1] f32
   Blocks a_blocks, b_blocks;  // blocks of a and b in their memory layout
@@ -203,7 +203,7 @@ struct ScaledGemm {
   static constexpr const char* kName = "scaled_gemm";
 
   std::array<Field, 9> fields() {
-    const auto f = product.fields();
+    const auto f = gemm.fields();
     return {{f[0],
              f[1],
              f[2],
@@ -216,7 +216,7 @@ struct ScaledGemm {
   }
   void check() const {
     Expect e{kName};
-    const Tensor &a = product.a, &b = product.b;
+    const Tensor &a = gemm.a, &b = gemm.b;
     e.that(is_code(a.dtype), "a", "a quantized type").that(is_code(b.dtype), "b", "a quantized type");
     e.that(is_scale(a.dtype, a_scales.dtype), "a_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     e.that(is_scale(b.dtype, b_scales.dtype), "b_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
@@ -229,16 +229,16 @@ struct ScaledGemm {
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));
     e.is("b_scales", b_scales, b_scales.dtype, b_blocks.grid(b.shape));
-    e.that(product.epilogue == Epilogue::none || product.epilogue == Epilogue::add, "no epilogue but add");
-    product.check_result(e);
+    e.that(gemm.epilogue == Epilogue::none || gemm.epilogue == Epilogue::add, "no epilogue but add");
+    gemm.check_result(e);
   }
-  Cost cost() const { return {product.cost().flops, traffic(*this)}; }
+  Cost cost() const { return {gemm.cost().flops, traffic(*this)}; }
   // Hopper accumulates FP8 GEMMs with some 14 mantissa bits.
   Tolerance tolerance(DType result) const {
     if (result != DType::f32 || four_bits()) return tolerance_of(result);
     return fast ? Tolerance{1e-6, 1e-2} : Tolerance{2e-7, 5e-3};
   }
-  bool four_bits() const { return product.a.dtype == DType::f4_e2m1; }
+  bool four_bits() const { return gemm.a.dtype == DType::f4_e2m1; }
 };
 
 // How a backend computes a ScaledGemm.

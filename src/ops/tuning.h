@@ -14,7 +14,7 @@ namespace athanor {
 
 // Ops of a dry run that a backend may autotune.
 struct Tunable {
-  std::span<const Gemm> products;
+  std::span<const Gemm> gemms;
   std::span<const AttentionFwd> forward = {};
   std::span<const AttentionBwd> backward = {};
   std::span<const ScaledGemm> of_quantized = {};
@@ -45,14 +45,14 @@ inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) 
 }
 
 // How a GEMM is computed.
-struct ProductMethod {
+struct GemmMethod {
   bool in_parts = false;  // as a plain GEMM, which `words` describes, and a separate kernel for its epilogue
   std::string words;      // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
 };
 
-struct ProductTime {
+struct GemmTime {
   double seconds = 0;  // time of one launch
-  ProductMethod method;
+  GemmMethod method;
 };
 
 class Tuning {
@@ -67,9 +67,9 @@ class Tuning {
   virtual std::string import_choices(const std::string&) = 0;
   // Time of a GEMM as training runs it: with its tuned choice and operands that are not in cache. recompute: includes
   // the time of its recomputation (Gemm::recompute).
-  virtual ProductTime time(const Gemm& product, bool recompute) = 0;
+  virtual GemmTime time(const Gemm& gemm, bool recompute) = 0;
   // Time of a scaled GEMM as the library computes it, without the time to quantize its operands.
-  virtual ProductTime time(const ScaledGemm& product) = 0;
+  virtual GemmTime time(const ScaledGemm& gemm) = 0;
   // wanted_scratch: scratch memory beyond the current limit with which faster kernels become possible, for the op that
   // needs most; 0 if none. allow_scratch raises the limit, before anything is planned, and returns the previous limit.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }

@@ -109,13 +109,13 @@ struct AdamW {
 };
 
 // AdamW with 8-bit moments [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: each block of
-// kCodeBlock elements stores its amax in f32 and per element an index into the 256 values of ops/dynamic_map.h. A step
-// dequantizes the moments to f32, computes with the same rounding as AdamW, and quantizes them again.
+// kMomentBlock elements stores its amax in f32 and per element an index into the 256 values of ops/dynamic_map.h. A
+// step dequantizes the moments to f32, computes with the same rounding as AdamW, and quantizes them again.
 struct AdamW8bit {
   struct Part {
     Tensor master, param, grad;  // as in UpdatePart
-    Tensor m, v;                 // [n] u8; n a multiple of kCodeBlock
-    Tensor m_scale, v_scale;     // [n / kCodeBlock] f32
+    Tensor m, v;                 // [n] u8; n a multiple of kMomentBlock
+    Tensor m_scale, v_scale;     // [n / kMomentBlock] f32
     int64_t decayed = std::numeric_limits<int64_t>::max();
     uint64_t stream = 0, first = 0;
     UpdatePart weights() const {
@@ -149,12 +149,12 @@ struct AdamW8bit {
     const Part& like = parts.front();
     for (const Part& p : parts) {
       const Shape& n = p.master.shape;
-      e.that(n.numel() % kCodeBlock == 0, "master", "whole blocks of 256");
+      e.that(n.numel() % kMomentBlock == 0, "master", "whole blocks of 256");
       e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
       e.dtype("grad", p.grad, like.grad.dtype);
       e.is("m", p.m, DType::u8, n).is("v", p.v, DType::u8, n);
-      e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kCodeBlock});
-      e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kCodeBlock});
+      e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kMomentBlock});
+      e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kMomentBlock});
       if (p.param) e.is("param", p.param, like.param.dtype, n);
       e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
     }

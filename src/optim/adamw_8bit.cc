@@ -11,8 +11,8 @@ class AdamW8bitRule final : public UpdateRule {
   std::vector<KeptState> states() const override {
     return {{"m_8bit", DType::u8},
             {"v_8bit", DType::u8},
-            {"m_absmax", DType::f32, nullptr, kCodeBlock},
-            {"v_absmax", DType::f32, nullptr, kCodeBlock}};
+            {"m_absmax", DType::f32, nullptr, kMomentBlock},
+            {"v_absmax", DType::f32, nullptr, kMomentBlock}};
   }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
   void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {

@@ -143,7 +143,7 @@ RuleOptions rule_of(const OptimizerOptions& o, int group, const ParamSpec& spec,
   RuleOptions rule = rule_options(o, group);
   if (!has_8bit_moments(rule.rule)) return rule;
   const int64_t size = slice.shape.numel();
-  const bool blocks = size % kCodeBlock == 0 && slice.offset % kCodeBlock == 0;
+  const bool blocks = size % kMomentBlock == 0 && slice.offset % kMomentBlock == 0;
   if (spec.role != Role::matrix || size < o.min_8bit_size || !blocks) rule.rule = RuleName::adamw;
   return rule;
 }
@@ -154,13 +154,13 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
   std::vector<std::string> lines;
   for (int g = -1; g < int(options.groups.size()); ++g) {
     std::vector<std::pair<std::string, int>> names;  // in model order
-    int64_t elements = 0, coded = 0;
+    int64_t elements = 0, quantized = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (groups[i] != g) continue;
       const HfSlice& slice = *pieces[i].slice;
       elements += slice.shape.numel();
       const RuleOptions own = rule_of(options, g, params.specs()[size_t(pieces[i].param)], slice);
-      if (has_8bit_moments(own.rule)) coded += slice.shape.numel();
+      if (has_8bit_moments(own.rule)) quantized += slice.shape.numel();
       const std::string name = without_numbers(pieces[i].slice->name);
       const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
       if (known == names.end())
@@ -178,7 +178,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
       line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
                   rule.weight_decay);
     line += cat(", ", elements, " parameters");
-    if (!frozen && has_8bit_moments(rule.rule)) line += cat(" (", coded, " with moments of 8 bits)");
+    if (!frozen && has_8bit_moments(rule.rule)) line += cat(" (", quantized, " with moments of 8 bits)");
     line += ": ";
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");
@@ -207,11 +207,11 @@ std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& par
                                  ? cat("and the largest, ", largest->name, " ", largest->shape, ", has ",
                                        largest->shape.numel(), " elements; lower adam.min_8bit_size")
                                  : cat("and the largest, ", largest->name, " ", largest->shape,
-                                       ", is not; choose sizes that are multiples of ", kCodeBlock);
+                                       ", is not; choose sizes that are multiples of ", kMomentBlock);
   return cat("optimizer ", kRuleNames[size_t(*rule)],
              ": no weight has 8-bit moments, so it updates all of them as adamw does, with moments of ", options.m,
              " and ", options.v, "; it keeps 8-bit moments of hidden layers' matrices of at least ",
-             options.min_8bit_size, " elements (adam.min_8bit_size) that are whole blocks of ", kCodeBlock, ", ",
+             options.min_8bit_size, " elements (adam.min_8bit_size) that are whole blocks of ", kMomentBlock, ", ",
              reason);
 }
 

@@ -68,7 +68,7 @@ class MuonRule final : public UpdateRule {
     if (!owners_)
       owners_.emplace(params, placed, c.mesh, o_.elements_at_once, normalizes() ? int(placed.states[1]) : -1);
     if (c.update_sums)
-      std::ranges::move(owners_->exchanges(size_of(product_type(c))), std::back_inserter(c.update_sums->exchanges));
+      std::ranges::move(owners_->exchanges(size_of(gemm_type(c))), std::back_inserter(c.update_sums->exchanges));
     const auto& groups = owners_->groups();
     std::vector<Sent> next, back;
     if (!groups.empty()) next = collect(c, params, groups[0]);
@@ -112,7 +112,7 @@ class MuonRule final : public UpdateRule {
   bool normalizes() const { return o_.rule == RuleName::normuon; }
 
   // GEMMs are in bf16, or in f32 if the whole run is in f32.
-  static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
+  static DType gemm_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
   static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
     const CollectiveSubject subject("whole matrices");
@@ -154,9 +154,9 @@ class MuonRule final : public UpdateRule {
     for (int owner = 0; owner < owners.ranks(); ++owner)
       if (const MatrixTensor* t = round[size_t(owner)]; t && owner != me && owners.gives(*t, owner, me))
         count += owners.held(*t, me).size();
-    if (count > 0) sent.out = c.alloc("averages of others' matrices", product_type(c), {count});
+    if (count > 0) sent.out = c.alloc("averages of others' matrices", gemm_type(c), {count});
     const MatrixTensor* mine = round[size_t(me)];
-    if (mine) sent.in = c.alloc("averages of a matrix", product_type(c), {mine->numel});
+    if (mine) sent.in = c.alloc("averages of a matrix", gemm_type(c), {mine->numel});
     int64_t at = 0;
     for (int k = 0; k < owners.ranks(); ++k) {
       if (const MatrixTensor* t = round[size_t(k)]; t && owners.gives(*t, k, me)) {
@@ -192,7 +192,7 @@ class MuonRule final : public UpdateRule {
     };
     for_each([&](size_t i, const MatrixTensor& mine) {
       averages[i] = rearranged(c, mine, std::move(momenta[i].in), false);
-      updates[i] = c.alloc("updates of matrices", product_type(c), {mine.numel});
+      updates[i] = c.alloc("updates of matrices", gemm_type(c), {mine.numel});
       int64_t at = 0;  // matrices one after the other
       for (const WholeMatrix& m : mine.matrices) {
         const Tensor y = updates[i].t.slice(at, at + m.rows * m.cols).view({m.rows, m.cols});
@@ -234,7 +234,7 @@ class MuonRule final : public UpdateRule {
     int64_t count = 0;
     for (int k = 0; k < owners.ranks(); ++k)
       if (const MatrixTensor* t = round[size_t(k)]; t && k != me) count += owners.held(*t, me).size();
-    if (count > 0) sent.in = c.alloc("updates of others' matrices", product_type(c), {count});
+    if (count > 0) sent.in = c.alloc("updates of others' matrices", gemm_type(c), {count});
     int64_t at = 0;
     for (int k = 0; k < owners.ranks(); ++k) {
       if (mine && k != me)

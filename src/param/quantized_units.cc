@@ -68,7 +68,8 @@ Tensor ParamStore::quantized(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& quantized = unit.gathered ? unit.gathered.t : unit.quantized;
-  CHECK(!unit.is_shard(quantized), "codes of ", spec.name, " are read outside of use() and done() of its unit");
+  CHECK(!unit.is_shard(quantized), "quantized values of ", spec.name,
+        " are read outside of use() and done() of its unit");
   return view(quantized, p);
 }
 

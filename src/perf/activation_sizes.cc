@@ -35,7 +35,7 @@ class SizedOps final : public Decorated<SizedOps> {
     backend_.ops.run(op, scratch);
     if constexpr (std::is_same_v<Op, Gemm>) {
       const auto weight = names_.contains(op.b.data) ? names_.find(op.b.data) : names_.find(op.a.data);
-      note(weight == names_.end() ? "product" : weight->second, op.d);
+      note(weight == names_.end() ? "gemm" : weight->second, op.d);
     }
     if constexpr (std::is_same_v<Op, AttentionFwd>) note(cat("attention ", attentions_++), op.y);
   }

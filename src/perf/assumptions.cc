@@ -9,8 +9,8 @@ namespace athanor {
 namespace {
 
 constexpr Assumption kRows[] = {
-    {"products", &Assumptions::products, "share of the rate of a large product"},
-    {"quantized", &Assumptions::quantized, "share of the rate of a large product in 8 or 4 bits"},
+    {"gemms", &Assumptions::gemms, "share of the rate of a large GEMM"},
+    {"quantized", &Assumptions::quantized, "share of the rate of a large GEMM in 8 or 4 bits"},
     {"attention", &Assumptions::attention, "share of the published rate"},
     {"copies", &Assumptions::copies, "share of the rate of a large copy"},
     {"links", &Assumptions::links, "share of the bandwidth within a node"},
@@ -27,7 +27,7 @@ std::span<const Assumption> all_assumptions() { return kRows; }
 
 Roofline Assumptions::of(const Roofline& ideal) const {
   Roofline r = ideal;
-  r.most.flops *= products, r.most.floats *= products;
+  r.most.flops *= gemms, r.most.floats *= gemms;
   r.most.quantized *= quantized;
   r.most.bytes *= copies;
   r.attention_forward *= attention, r.attention_backward *= attention;
@@ -68,7 +68,7 @@ Assumptions expected_on(const GpuSpec& gpu) {
   Assumptions a;
   // The only fitted value: data-center GPUs reach their power limit in a long run, and lower their clocks. It has the
   // smallest mean error over the rows of scripts/bench/plan/rows.py that are marked for the fit.
-  if (gpu.capability != kGeForce) a.products = 0.82;
+  if (gpu.capability != kGeForce) a.gemms = 0.82;
   // An H100 reaches 1,230 TFLOP/s at 4096 x 4096 x 4096, tensorwise, where the model's tiling predicts 1,515 [torchao,
   // float8 benchmarks]; assumed for later GPUs, too.
   if (gpu.capability >= 90) a.quantized = 0.81;

@@ -12,7 +12,7 @@ namespace athanor {
 
 struct Assumptions {
   // Fractions of the rates of limits_of() and of a Network.
-  double products = 1, quantized = 1;  // GEMMs in 16 or 32 bits; in FP8 or FP4
+  double gemms = 1, quantized = 1;  // GEMMs in 16 or 32 bits; in FP8 or FP4
   double attention = 1, copies = 1;
   double links = 1, network = 1;  // bandwidth within a node, and between nodes
   double host = 1;                // bandwidth to host memory
@@ -32,7 +32,7 @@ struct Assumption {
 };
 std::span<const Assumption> all_assumptions();
 
-// Sets an assumption from text such as "products=0.9". Throws Error(usage) if there is no such assumption or the value
+// Sets an assumption from text such as "gemms=0.9". Throws Error(usage) if there is no such assumption or the value
 // is invalid.
 void set(Assumptions&, const std::string& text);
 

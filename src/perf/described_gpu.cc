@@ -18,7 +18,7 @@ struct PublishedRates {
 };
 constexpr PublishedRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
 constexpr PublishedRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
-constexpr double kProductsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of the GPU on which these were measured
+constexpr double kGemmsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of the GPU on which these were measured
 constexpr double kMultiprocessorsThere = 132;
 
 // Seconds per attention score of a head without overlap: 4 D FLOP in two GEMMs, and an exponential. An SM computes 16
@@ -26,9 +26,9 @@ constexpr double kMultiprocessorsThere = 132;
 // guide, throughput of instructions]. So a GPU whose GEMM rate is low relative to its rate of exponentials runs
 // attention at a larger fraction of the GEMM rate [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T
 // exponentials and 989 TFLOP/s].
-double seconds_of_score(double products, double plain, int capability, double head_dim) {
+double seconds_of_score(double gemms, double plain, int capability, double head_dim) {
   const double exponentials = plain / (2 * (capability < 86 ? 64 : 128)) * 16;
-  return 4 * head_dim / products + 1 / exponentials;
+  return 4 * head_dim / gemms + 1 / exponentials;
 }
 
 double rate_at(const std::array<double, 4>& rates, double length) {
@@ -55,7 +55,7 @@ class DescribedDevice final : public Device {
   }
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override {
-    return is_code(inputs) ? gpu_.sustained(gpu_.quantized_flops) : gpu_.product_flops / (inputs == DType::f32 ? 2 : 1);
+    return is_code(inputs) ? gpu_.sustained(gpu_.quantized_flops) : gpu_.gemm_flops / (inputs == DType::f32 ? 2 : 1);
   }
   double peak_plain_flops() const override { return gpu_.sustained(gpu_.f32_flops); }
   double peak_bytes() const override { return gpu_.copy_bytes; }
@@ -81,15 +81,15 @@ struct Sizes {
   size_t scratch(const Op& op) const {
     size_t own = 0;
     if constexpr (std::is_same_v<Op, ScaledGemm>)
-      own = cuda::scratch(op, cuda::NativeProduct(op, capability));
+      own = cuda::scratch(op, cuda::NativeGemm(op, capability));
     else
       own = cuda::scratch(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>)
       if (of_scores(op) <= most) own = std::max(own, of_scores(op));
     return own;
   }
-  bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
-  bool fuses(const GroupedGemm& op) const { return cuda::grouped_product_takes(op, capability); }
+  bool fuses(const Gemm& op) const { return cuda::own_gemm_takes(problem_of(op), capability); }
+  bool fuses(const GroupedGemm& op) const { return cuda::grouped_gemm_takes(op, capability); }
 };
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
@@ -110,15 +110,15 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string search(const Tunable&, double) override { refuse("a search"); }
   std::string export_choices() const override { return ""; }
   std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
-  ProductTime time(const Gemm&, bool) override { refuse("a product"); }
-  ProductTime time(const ScaledGemm&) override { refuse("a product"); }
+  GemmTime time(const Gemm&, bool) override { refuse("a GEMM"); }
+  GemmTime time(const ScaledGemm&) override { refuse("a GEMM"); }
   std::string describe_quantized(const Tunable& ops) override {
-    const auto native = [&](const ScaledGemm& op) { return cuda::NativeProduct(op, sizes_.capability).possible; };
+    const auto native = [&](const ScaledGemm& op) { return cuda::NativeGemm(op, sizes_.capability).possible; };
     return cuda::describe_quantized(ops.of_quantized, std::ranges::count_if(ops.of_quantized, native),
                                     sizes_.capability);
   }
   ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
-    return cuda::plan_scaled_gemm(op, cuda::NativeProduct(op, sizes_.capability));
+    return cuda::plan_scaled_gemm(op, cuda::NativeGemm(op, sizes_.capability));
   }
   bool transposes_quantized() const override { return cuda::transposes_quantized(sizes_.capability); }
   std::string key() const override { return "described"; }
@@ -133,13 +133,13 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   const PublishedRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
   const double dim = head_dim < 128 ? 64 : 128;
-  const double share = 1e12 * seconds_of_score(kProductsThere, kPlainThere, 90, dim) /
-                       seconds_of_score(gpu.product_flops, gpu.f32_flops, gpu.capability, dim);
+  const double share = 1e12 * seconds_of_score(kGemmsThere, kPlainThere, 90, dim) /
+                       seconds_of_score(gpu.gemm_flops, gpu.f32_flops, gpu.capability, dim);
   // Filling a pipeline and writing a tile take time, so the smaller K is, the slower an SM multiplies.
-  const double speed = gpu.product_flops / double(gpu.multiprocessors) / (kProductsThere / kMultiprocessorsThere);
-  return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
-          .attention_forward = std::min(gpu.product_flops, share * rate_at(rates.forward, double(seq_length))),
-          .attention_backward = std::min(gpu.product_flops, share * rate_at(rates.backward, double(seq_length))),
+  const double speed = gpu.gemm_flops / double(gpu.multiprocessors) / (kGemmsThere / kMultiprocessorsThere);
+  return {.most = {gpu.gemm_flops, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
+          .attention_forward = std::min(gpu.gemm_flops, share * rate_at(rates.forward, double(seq_length))),
+          .attention_backward = std::min(gpu.gemm_flops, share * rate_at(rates.backward, double(seq_length))),
           .multiprocessors = gpu.multiprocessors,
           .host_bytes = gpu.host_bytes,
           .pipeline = 192 * speed,

@@ -14,11 +14,11 @@ namespace {
 
 // Partial sums of splits along K are written and read once, in f32. `most` is the rate of a GEMM with M = N = K = 8192,
 // so fractions are relative to that GEMM's.
-double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
-  const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
+double tiled_seconds(const Launch& gemm, const Tiling& tiling, const Roofline& limits) {
+  const auto m = double(gemm.shape[0]), n = double(gemm.shape[1]), k = double(gemm.inner);
   const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).all();
-  const double share = std::min(1.0, filling(tiling, m, n, k, limits, product.epilogue_bytes).all() / yardstick);
-  return product.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
+  const double share = std::min(1.0, filling(tiling, m, n, k, limits, gemm.epilogue_bytes).all() / yardstick);
+  return gemm.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
 }
 
 void append(std::string& out, const char* format, auto... values) {
@@ -62,7 +62,7 @@ bool multiplies(const Engine& engine, Factors factors) {
 }
 
 std::string rates_in_words(const Ceilings& most, const Engine& engine) {
-  std::string out = cat("products ", format_count(most.flops), " FLOP/s");
+  std::string out = cat("GEMMs ", format_count(most.flops), " FLOP/s");
   for (const auto& [factors, words] : {std::pair{Factors::quantized, ", in FP8 "},
                                        {Factors::fp4_values, ", in FP4 "},
                                        {Factors::floats, ", of dequantized values "}})
@@ -82,14 +82,14 @@ double partial_sum_bytes(const Tiling& tiling, double m, double n) {
   return tiling.cuts > 1 ? 8.0 * tiling.cuts * m * n : 0;
 }
 
-Tiling best_tiling(const Launch& product, const Roofline& all) {
-  const Roofline limits = all.of(product.factors);
+Tiling best_tiling(const Launch& gemm, const Roofline& all) {
+  const Roofline limits = all.of(gemm.factors);
   Tiling best;
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](double rows, double cols) {
     for (const int cuts : {1, 2, 3, 4, 6, 8, 12}) {
       const Tiling tiling{.rows = rows, .cols = cols, .cuts = double(cuts)};
-      const double seconds = tiled_seconds(product, tiling, limits);
+      const double seconds = tiled_seconds(gemm, tiling, limits);
       if (seconds < least) best = tiling;
       least = std::min(least, seconds);
     }
@@ -143,7 +143,7 @@ double least_update_seconds(const Engine& engine, const Roofline& limits) {
   return sum;
 }
 
-double least_update_product_seconds(const Engine& engine, const Roofline& limits) {
+double min_update_gemm_seconds(const Engine& engine, const Roofline& limits) {
   double sum = 0;
   for (const Launch& launch : engine.update_launches())
     if (launch.multiplies()) sum += least_seconds(launch, limits);

@@ -28,7 +28,7 @@ struct Roofline {
 // True if a micro-batch of a planned engine has GEMMs with such operands.
 bool multiplies(const Engine&, Factors);
 
-// Text such as "products 795T FLOP/s, in FP8 1.59P FLOP/s, copies 4.3T B/s"; "in FP8" (quantized GEMMs) only if the
+// Text such as "GEMMs 795T FLOP/s, in FP8 1.59P FLOP/s, copies 4.3T B/s"; "in FP8" (quantized GEMMs) only if the
 // run has them.
 std::string rates_in_words(const Ceilings&, const Engine&);
 
@@ -58,7 +58,7 @@ double partial_sum_bytes(const Tiling&, double m, double n);  // partial sums ar
 
 // The fastest predicted tiling with tiles of 128 x 256 or 256 x 128, also 128 x 128 if `square_tiles`, and up to 12
 // splits of K.
-Tiling best_tiling(const Launch& product, const Roofline&);
+Tiling best_tiling(const Launch& gemm, const Roofline&);
 
 // Launches of one op, or of one op with one shape.
 struct OpRow {
@@ -84,7 +84,7 @@ std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, O
 // Lower bound of the end of a step within planned_rows(), in seconds: norm, clipping and the optimizer.
 double least_update_seconds(const Engine&, const Roofline&);
 // Lower bound of the GEMMs within least_update_seconds(), in seconds.
-double least_update_product_seconds(const Engine&, const Roofline&);
+double min_update_gemm_seconds(const Engine&, const Roofline&);
 
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);

@@ -237,9 +237,9 @@ std::map<LayerGroup, double> StepProfile::modelled_communication() const {
   const Roofline& limits = options_.limits;
   const bool turns = backend_.device.unified();
   const double compute = turns ? 0 : least_sum(planned_rows(engine_, limits));
-  const double products = turns ? 0 : least_update_product_seconds(engine_, limits);
+  const double gemms = turns ? 0 : min_update_gemm_seconds(engine_, limits);
   return step_traffic(engine_, backend_.mesh, backend_.network, turns ? nullptr : &limits)
-      .exposed_by_layer(compute, double(engine_.micro_batches()), products);
+      .exposed_by_layer(compute, double(engine_.micro_batches()), gemms);
 }
 
 std::vector<CommunicationRow> StepProfile::communication() const {

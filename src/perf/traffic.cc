@@ -236,13 +236,13 @@ double StepTraffic::seconds() const {
 }
 
 std::vector<std::pair<const Traffic*, double>> StepTraffic::concurrent(double compute, double micro_batches,
-                                                                       double products) const {
+                                                                       double gemms) const {
   constexpr double kAll = std::numeric_limits<double>::infinity();
-  const double micros = compute - products, micro = micros / micro_batches;
+  const double micros = compute - gemms, micro = micros / micro_batches;
   return {{&early, micro * kBackward},
           {&backward, micros * kBackward},
           {&gathers, micros},
-          {&matrices, products},
+          {&matrices, gemms},
           {&ends, 0},
           {&rounds, compute * in_flight},
           {&tensor, kAll},
@@ -250,17 +250,16 @@ std::vector<std::pair<const Traffic*, double>> StepTraffic::concurrent(double co
           {&experts, kAll}};
 }
 
-double StepTraffic::exposed(double compute, double micro_batches, double products) const {
+double StepTraffic::exposed(double compute, double micro_batches, double gemms) const {
   double sum = 0;
-  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, products))
+  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, gemms))
     sum += traffic->exposed(overlapped);
   return sum;
 }
 
-std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, double micro_batches,
-                                                           double products) const {
+std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, double micro_batches, double gemms) const {
   std::map<LayerGroup, double> all;
-  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, products))
+  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, gemms))
     traffic->add_exposed(all, overlapped);
   return all;
 }

@@ -61,17 +61,16 @@ struct StepTraffic {
   double bytes() const;
   double bytes_of(std::string_view group) const;  // bytes sent within process groups of that name
   double seconds() const;
-  // Seconds added to a step that computes for `compute` seconds in total, `products` of them in GEMMs of the update.
-  double exposed(double compute, double micro_batches, double products) const;
-  std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double products) const;
+  // Seconds added to a step that computes for `compute` seconds in total, `gemms` of them in GEMMs of the update.
+  double exposed(double compute, double micro_batches, double gemms) const;
+  std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double gemms) const;
 
  private:
   std::array<const Traffic*, 9> all() const {
     return {&early, &backward, &gathers, &ends, &matrices, &rounds, &tensor, &context, &experts};
   }
   // Each kind with the seconds of computation that overlap it, as if no other kind used them.
-  std::vector<std::pair<const Traffic*, double>> concurrent(double compute, double micro_batches,
-                                                            double products) const;
+  std::vector<std::pair<const Traffic*, double>> concurrent(double compute, double micro_batches, double gemms) const;
 };
 
 // Roofline: times of the launches that overlap hops of ring attention and tensor-parallel collectives; null: nothing

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "perf/gemm_times.h"
 #include "perf/offload_time.h"
 #include "perf/pipeline_time.h"
-#include "perf/product_times.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -115,11 +115,11 @@ void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& o
   }
 }
 
-double RankPlan::measured_products(const Backend& here) const {
+double RankPlan::measured_gemms(const Backend& here) const {
   double flops = 0, seconds = 0;
-  for (const ProductUse& use : products_of_step(*stages_[0]->engine)) {
+  for (const GemmUse& use : gemms_of_step(*stages_[0]->engine)) {
     flops += double(use.launches) * use.op.cost().flops;
-    seconds += double(use.launches) * time_product(here, use).seconds;
+    seconds += double(use.launches) * time_gemm(here, use).seconds;
   }
   return seconds > 0 ? flops / seconds / limits_.most.flops : 1;
 }
@@ -150,15 +150,15 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.recompute = engine.options().recompute;
   p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
   const double concurrent = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
-  const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
+  const double gemms = in_turns_ ? 0 : min_update_gemm_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
-  const double exposed = p.traffic.exposed(concurrent, double(p.micro_batches), products);
+  const double exposed = p.traffic.exposed(concurrent, double(p.micro_batches), gemms);
   p.exposed = exposed + p.waits.stages;
   const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
   p.slowed = assumed.interference * hidden * p.traffic.bytes();
   p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // no data parallelism: all other ranks are tensor-parallel
-  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(concurrent, double(p.micro_batches), products))
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(concurrent, double(p.micro_batches), gemms))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
      : of.group == "experts"                                ? p.waits.experts

@@ -87,7 +87,7 @@ class RankPlan {
   const Assumptions& assumed() const { return assumed_; }  // the cluster's assumptions
   void assume(const Assumptions& assumed) { assumed_ = assumed; }
   // Rate of the step's own GEMMs, each timed alone on this machine, as a fraction of the rate of a large one.
-  double measured_products(const Backend&) const;
+  double measured_gemms(const Backend&) const;
   Prediction expected() const { return with(assumed_); }
 
  private:

@@ -71,9 +71,9 @@ double decayed(const Op& op, double w, double u, double lr, double decay) {
 void store_quantized(const DynamicMap& map, const Values& x, const Tensor& quantized, const Tensor& scales) {
   for (int64_t block = 0; block < scales.numel(); ++block) {
     double most = 0;
-    for (int64_t i = block * kCodeBlock; i < (block + 1) * kCodeBlock; ++i) most = std::max(most, std::abs(x[i]));
+    for (int64_t i = block * kMomentBlock; i < (block + 1) * kMomentBlock; ++i) most = std::max(most, std::abs(x[i]));
     scales.as<float>()[block] = float(most);
-    for (int64_t i = block * kCodeBlock; i < (block + 1) * kCodeBlock; ++i) {
+    for (int64_t i = block * kMomentBlock; i < (block + 1) * kMomentBlock; ++i) {
       const auto share = most > 0 ? double(float(x[i] / most)) : 0.0;
       int best = 0;
       for (int code = 1; code < 256; ++code)
@@ -141,7 +141,7 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
     }
     Values w = load_master(weights), m = Values(1, w.size()), v = Values(1, w.size());  // [n]
     for (int64_t i = 0; i < w.size(); ++i) {
-      const int64_t block = i / kCodeBlock;
+      const int64_t block = i / kMomentBlock;
       m[i] = f(double(kSignedMap.value[p.m.as<uint8_t>()[i]]) * double(p.m_scale.as<float>()[block]));
       v[i] = f(double(kUnsignedMap.value[p.v.as<uint8_t>()[i]]) * double(p.v_scale.as<float>()[block]));
       const double g = f(grad[i] * double(s.grad_scale));

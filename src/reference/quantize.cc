@@ -245,10 +245,9 @@ void ReferenceOps::run(const ScaledGemm& op, void*) {
     });
     return v;
   };
-  multiply(op.product, decoded(op.product.a, op.a_scales, op.a_global, op.a_blocks),
-           decoded(op.product.b, op.b_scales, op.b_global, op.b_blocks));
-  if (op.product.epilogue == Epilogue::add)
-    run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.aux}, nullptr);
+  multiply(op.gemm, decoded(op.gemm.a, op.a_scales, op.a_global, op.a_blocks),
+           decoded(op.gemm.b, op.b_scales, op.b_global, op.b_blocks));
+  if (op.gemm.epilogue == Epilogue::add) run(Add{.y = op.gemm.d, .a = op.gemm.d, .b = op.gemm.aux}, nullptr);
 }
 
 }  // namespace athanor

@@ -57,7 +57,7 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
 std::string to_text(const DimensionAdvice& a, int64_t multiple) {
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", 100 * a.gain);
-  return cat("model.", a.key, " ", a.value, " is not a multiple of ", multiple, ": its products cost what ", a.better,
+  return cat("model.", a.key, " ", a.value, " is not a multiple of ", multiple, ": its GEMMs cost what ", a.better,
              " costs, ", percent, " % of the step is wasted");
 }
 

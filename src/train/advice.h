@@ -18,7 +18,7 @@ struct DimensionAdvice {
 // Dimensions of GEMMs that are not a multiple of `multiple` elements (Device::dimension_multiple).
 std::vector<DimensionAdvice> dimension_advice(const ModelConfig&, int64_t seq_length, int64_t multiple);
 
-// "model.intermediate_size 1530 is not a multiple of 16: its products cost what 1536 costs, 0.3 % of the step is
+// "model.intermediate_size 1530 is not a multiple of 16: its GEMMs cost what 1536 costs, 0.3 % of the step is
 // wasted"
 std::string to_text(const DimensionAdvice&, int64_t multiple);
 

@@ -75,7 +75,7 @@ class Pace {
     // A device with unified memory sends and computes one after the other.
     const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
     return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
-                         .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
+                         .exposed(compute, micro_batches, min_update_gemm_seconds(engine, limits_));
   }
 
  private:

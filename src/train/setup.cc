@@ -280,7 +280,7 @@ size_t memory_outside_plan(const Config& c, const Device& device, const Engine& 
   return runtime_reserve(c, device) + (device.unified() ? save_copy_bytes(c, device, engine) : 0);
 }
 
-void search_products(const Config& c, Engine& engine, Tuning& tuning) {
+void search_gemms(const Config& c, Engine& engine, Tuning& tuning) {
   if (c.autotune_seconds <= 0) return;
   engine.memory();  // the dry run lists the ops
   const TuningCache cache(tuning_folder(c.tuning_cache), tuning.key());
@@ -294,8 +294,7 @@ void share_choices(const Backend& backend) {
   const int rank = backend.mesh.world().rank();
   const std::string choices = share_text(*backend.control, rank == 0 ? backend.tuning->export_choices() : "");
   const std::string why = rank == 0 ? "" : backend.tuning->import_choices(choices);
-  if (!why.empty())
-    log::warn("rank ", rank, " takes its own choices for matrix products and attention, not rank 0's: ", why);
+  if (!why.empty()) log::warn("rank ", rank, " takes its own choices for GEMMs and attention, not rank 0's: ", why);
 }
 
 std::string attention_words(Engine& engine, Tuning* tuning) {
@@ -326,8 +325,8 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
     matmul += met, frozen += spec.frozen ? met : 0;
   }
   const FlopCount attention = attention_flops_per_token(m, seq_length);
-  const double products = 6.0 * double(matmul) - 2.0 * double(frozen);
-  return {.causal = products + attention.causal, .full = products + attention.full};
+  const double gemms = 6.0 * double(matmul) - 2.0 * double(frozen);
+  return {.causal = gemms + attention.causal, .full = gemms + attention.full};
 }
 
 FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
@@ -343,7 +342,7 @@ namespace {
 
 // Sizes at which a GEMM and a copy reach the full rate within a few milliseconds.
 struct ProbeSizes {
-  int64_t product, copy;  // product: M = N = K; copy: f32 elements
+  int64_t gemm, copy;  // gemm: M = N = K; copy: f32 elements
 };
 ProbeSizes probe_sizes(const Device& device) {
   return device.unified() ? ProbeSizes{768, 16 << 20} : ProbeSizes{8192, 256 << 20};
@@ -361,8 +360,8 @@ double measure_copy_bytes(Backend backend) {
 }
 
 // Uses random values: zeros run faster than real data.
-double measure_product_flops(Backend backend, DType compute, bool tensor_cores = true) {
-  const int64_t size = probe_sizes(backend.device).product;
+double measure_gemm_flops(Backend backend, DType compute, bool tensor_cores = true) {
+  const int64_t size = probe_sizes(backend.device).gemm;
   Tensor a, b, d, scratch;
   MemoryPlan plan;
   for (auto [name, t] : {std::pair{"a", &a}, {"b", &b}, {"d", &d}})
@@ -372,33 +371,33 @@ double measure_product_flops(Backend backend, DType compute, bool tensor_cores =
     plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
   for (const Tensor& t : {a, b}) backend.ops.run(RandomNormal{.x = t.view({t.numel()}), .std = 1}, nullptr);
-  const Gemm product{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32};
-  return product.cost().flops / best_seconds(backend, product, scratch.data);
+  const Gemm gemm{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32};
+  return gemm.cost().flops / best_seconds(backend, gemm, scratch.data);
 }
 
 // Measured FLOP/s of an FP8 GEMM with one scale per matrix; 0 if the backend has no FP8 GEMM.
 double measure_quantized_flops(Backend backend) {
-  const int64_t size = probe_sizes(backend.device).product;
+  const int64_t size = probe_sizes(backend.device).gemm;
   Tensor x, quantized, scale, d, scratch;
   MemoryPlan plan;
   plan.add(MemoryKind::inputs, "x", DType::bf16, {size, size}, &x);
   plan.add(MemoryKind::inputs, "quantized", DType::f8_e4m3, {size, size}, &quantized);
   plan.add(MemoryKind::inputs, "scale", DType::f32, {1, 1}, &scale);
   plan.add(MemoryKind::inputs, "d", DType::bf16, {size, size}, &d);
-  const auto product = [&] {
-    return ScaledGemm{.product = {.d = d, .a = quantized, .b = quantized, .tb = true},
+  const auto gemm = [&] {
+    return ScaledGemm{.gemm = {.d = d, .a = quantized, .b = quantized, .tb = true},
                       .a_scales = scale,
                       .b_scales = scale,
                       .fast = true};
   };
-  if (backend.ops.plan_scaled_gemm(product()).factors != Factors::quantized) return 0;
+  if (backend.ops.plan_scaled_gemm(gemm()).factors != Factors::quantized) return 0;
   const auto quantize = [&] { return Quantize{.quantized = quantized, .scales = scale, .x = x}; };
-  const size_t bytes = std::max(backend.ops.scratch(product()), backend.ops.scratch(quantize()));
+  const size_t bytes = std::max(backend.ops.scratch(gemm()), backend.ops.scratch(quantize()));
   plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
   backend.ops.run(RandomNormal{.x = x.view({x.numel()}), .std = 1}, nullptr);
   backend.ops.run(quantize(), scratch.data);
-  return product().product.cost().flops / best_seconds(backend, product(), scratch.data);
+  return gemm().gemm.cost().flops / best_seconds(backend, gemm(), scratch.data);
 }
 
 }  // namespace
@@ -407,13 +406,13 @@ double mfu_peak(const Config& c, Backend backend, DType compute, double most_flo
   if (c.peak_tflops > 0) return c.peak_tflops * 1e12;
   if (most_flops > 0) return most_flops;
   const double known = backend.device.peak_flops(compute);
-  return known > 0 ? known : measure_product_flops(backend, compute);
+  return known > 0 ? known : measure_gemm_flops(backend, compute);
 }
 
 Ceilings measure_ceilings(Backend backend, DType compute, bool quantized) {
-  Ceilings most{measure_product_flops(backend, compute), measure_copy_bytes(backend)};
+  Ceilings most{measure_gemm_flops(backend, compute), measure_copy_bytes(backend)};
   if (!quantized || backend.device.unified()) return most;
-  most.quantized = measure_quantized_flops(backend), most.floats = measure_product_flops(backend, DType::f32, false);
+  most.quantized = measure_quantized_flops(backend), most.floats = measure_gemm_flops(backend, DType::f32, false);
   return most;
 }
 
@@ -421,11 +420,11 @@ Ceilings ceilings(Backend backend, DType compute, bool quantized) {
   const Device& device = backend.device;
   if (device.unified()) return measure_ceilings(backend, compute);
   const auto known = [](double sheet, auto&& measure) { return sheet > 0 ? sheet : measure(); };
-  Ceilings most{known(device.peak_flops(compute), [&] { return measure_product_flops(backend, compute); }),
+  Ceilings most{known(device.peak_flops(compute), [&] { return measure_gemm_flops(backend, compute); }),
                 known(device.peak_bytes(), [&] { return measure_copy_bytes(backend); })};
   if (!quantized) return most;
   most.quantized = known(device.peak_flops(DType::f8_e4m3), [&] { return measure_quantized_flops(backend); });
-  most.floats = known(device.peak_plain_flops(), [&] { return measure_product_flops(backend, DType::f32, false); });
+  most.floats = known(device.peak_plain_flops(), [&] { return measure_gemm_flops(backend, DType::f32, false); });
   return most;
 }
 

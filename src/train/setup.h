@@ -63,7 +63,7 @@ std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training, Infer
 
 // Autotunes before commit(): algorithms and epilogues of the engine's GEMMs, and attention kernels, within the
 // configured time. Skips those in the user's cache, and adds the results to it.
-void search_products(const Config&, Engine&, Tuning&);
+void search_gemms(const Config&, Engine&, Tuning&);
 // Gives all ranks the choices of rank 0, so that their GEMMs round alike.
 void share_choices(const Backend&);
 // "attention: " and which implementation computes it, and why; "" if there is no choice.

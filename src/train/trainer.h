@@ -68,8 +68,8 @@ class Trainer {
   void leave_other_branch(const std::optional<Resume>&) const;  // acts on rank 0 only
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises
-  void tune(const std::optional<Resume>&);             // autotunes GEMMs: rank 0's choices, on all ranks
-  void choose_products(const std::optional<Resume>&);  // imports the choices of the resumed run, or autotunes
+  void tune(const std::optional<Resume>&);          // autotunes GEMMs: rank 0's choices, on all ranks
+  void choose_gemms(const std::optional<Resume>&);  // imports the choices of the resumed run, or autotunes
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: no mask is taken from a checkpoint

@@ -451,7 +451,7 @@ std::string Trainer::choose_peak() {
 
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
-  if (backend_.mesh.world().rank() == 0) choose_products(resume);
+  if (backend_.mesh.world().rank() == 0) choose_gemms(resume);
   share_choices(backend_);
   const std::string attention = attention_words(*engine_, backend_.tuning);
   if (attention.empty()) return;
@@ -459,7 +459,7 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   options_.backend_description += "; " + attention;  // appears in the first record
 }
 
-void Trainer::choose_products(const std::optional<Resume>& resume) {
+void Trainer::choose_gemms(const std::optional<Resume>& resume) {
   Tuning& tuning = *backend_.tuning;
   if (resume) {
     const std::string path = resume->folder + "/tuning.json";
@@ -467,10 +467,10 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
                                 ? tuning.import_choices(read_file(path, kMaxTuningBytes))
                                 : "the checkpoint was made without choices, on another device";
     if (why.empty()) return;
-    log::warn("resume: algorithms of matrix products and attention are chosen anew, so that losses may differ in the ",
+    log::warn("resume: algorithms of GEMMs and attention are chosen anew, so that losses may differ in the ",
               "last bits from here on: ", why);
   }
-  search_products(config_, *engine_, tuning);
+  search_gemms(config_, *engine_, tuning);
 }
 
 // Collective: all ranks make the same calls and decide the same.

@@ -25,7 +25,7 @@ std::string tuning_folder(const std::string& option) {
 }
 
 TuningCache::TuningCache(const std::string& folder, const std::string& key) {
-  if (!folder.empty()) path_ = cat(folder, "/products-", xxh3_hex(key), ".json");
+  if (!folder.empty()) path_ = cat(folder, "/gemms-", xxh3_hex(key), ".json");
 }
 
 void TuningCache::load(Tuning& tuning) const {

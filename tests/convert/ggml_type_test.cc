@@ -40,11 +40,12 @@ std::vector<float> ramp(float first, int count) {
 TEST(GgmlType, BlocksOf32MatchHandComputedBytes) {
   // The value of largest magnitude, -8, becomes code 0 with scale 1; zeros become 8.
   EXPECT_EQ(quantized(GgmlType::q4_0, ramp(-8, 16)), parts({{0x00, 0x3c}, counting(0x80, 1, 16)}));
-  // 0 .. 31 in steps of 31 / 15 = 2.0667 (0x4022), from minimum 0: codes 0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 and 8 more.
+  // 0 .. 31 in steps of 31 / 15 = 2.0667 (0x4022), from minimum 0: quantized values 0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 and
+  // 8 more.
   EXPECT_EQ(quantized(GgmlType::q4_1, ramp(0, 32)),
             parts({{0x22, 0x40, 0, 0},
                    {0x80, 0x80, 0x91, 0x91, 0xa2, 0xa2, 0xb3, 0xb3, 0xc4, 0xc4, 0xd5, 0xd5, 0xe6, 0xe6, 0xf7, 0xf7}}));
-  // -16 .. 15 with scale 1: codes 0 .. 31, whose fifth bits are those of the upper half.
+  // -16 .. 15 with scale 1: quantized values 0 .. 31, whose fifth bits are those of the upper half.
   EXPECT_EQ(quantized(GgmlType::q5_0, ramp(-16, 32)),
             parts({{0x00, 0x3c}, {0, 0, 0xff, 0xff}, counting(0x00, 0x11, 16)}));
   EXPECT_EQ(quantized(GgmlType::q5_1, ramp(0, 32)),

@@ -43,7 +43,7 @@ std::vector<double> errors(const GptqMatrix& m, const std::vector<float>& w, int
   for (size_t i = 0; i < w.size(); ++i) {
     const size_t row = i / kIn, column = i % kIn;
     const float scale = m.scales[size_t(m.group_of[column]) * kOut + row];
-    e.push_back(double(w[i]) - double(scale) * (int(m.codes[i]) - (1 << (bits - 1))));
+    e.push_back(double(w[i]) - double(scale) * (int(m.quantized[i]) - (1 << (bits - 1))));
   }
   return e;
 }
@@ -79,7 +79,7 @@ TEST(Gptq, RoundsToNearestWhereInputsAreIndependent) {
         const float scale = to_float(from_float<f16>(2 * largest / float((1 << bits) - 1)));
         EXPECT_EQ(m.scales[g * kOut + r], scale);
         for (size_t i = r * kIn + g * 16; i < r * kIn + (g + 1) * 16; ++i)
-          EXPECT_EQ(int(m.codes[i]),
+          EXPECT_EQ(int(m.quantized[i]),
                     std::min<int>((1 << bits) - 1, int(std::nearbyint(w[i] / scale)) + (1 << (bits - 1))));
       }
   }
@@ -110,12 +110,12 @@ TEST(Gptq, ColumnsOfDeadInputsBecomeZero) {
   std::vector<float> h = hessian();
   for (size_t i = 0; i < kIn; ++i) h[7 * kIn + i] = h[i * kIn + 7] = 0;
   const GptqMatrix m = quantized(h, {.group = 16});
-  for (size_t r = 0; r < kOut; ++r) EXPECT_EQ(int(m.codes[r * kIn + 7]), 8);
+  for (size_t r = 0; r < kOut; ++r) EXPECT_EQ(int(m.quantized[r * kIn + 7]), 8);
 }
 
 TEST(Gptq, ThreadsChangeNoByte) {
   const GptqMatrix one = quantized(hessian(), {.group = 16}), three = quantized(hessian(), {.group = 16}, 3);
-  EXPECT_EQ(one.codes, three.codes);
+  EXPECT_EQ(one.quantized, three.quantized);
   EXPECT_EQ(one.scales, three.scales);
 }
 

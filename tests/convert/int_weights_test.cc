@@ -37,11 +37,11 @@ TEST_F(IntWeights, CodesAreThoseOfTheFormat) {
   set_row({-7.5f, 7.5f, 0.5f, 1.5f, -1.5f, 2, 3, -8.0f / 16, 0, 0, 0, 0, 0, 0, 0, 0});
   write_hf_folder(ModelFolder(write("model")), at("out"), {.dtype = DType::bf16, .ints = IntGroups{4, 8}});
   const WeightFiles files(at("out"));
-  const auto [codes_file, codes] = files.at(packed_name(kMatrix));
-  EXPECT_EQ(codes->dtype, "I32");
-  EXPECT_EQ(codes->checked_shape(), (Shape{16, 2}));
+  const auto [packed_file, packed] = files.at(packed_name(kMatrix));
+  EXPECT_EQ(packed->dtype, "I32");
+  EXPECT_EQ(packed->checked_shape(), (Shape{16, 2}));
   uint32_t words[2];
-  std::memcpy(words, codes_file->data(*codes).data(), sizeof words);
+  std::memcpy(words, packed_file->data(*packed).data(), sizeof words);
   // -8 (half to even) 7 (limit) 0 2 -2 2 3 0, plus 8, the first lowest.
   EXPECT_EQ(words[0], 0x8ba6a8f0u);
   EXPECT_EQ(words[1], 0x88888888u);

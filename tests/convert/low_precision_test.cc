@@ -1,4 +1,4 @@
-// Models in FP8: codes and scales of files against values computed here, what is not in FP8, and what is refused.
+// Models in FP8: values and scales of files against values computed here, what is not in FP8, and what is refused.
 #include "convert/low_precision.h"
 
 #include <algorithm>
@@ -49,13 +49,13 @@ class LowPrecision : public ModelScratch {
 };
 
 struct Form {
-  CodeBlocks blocks;
+  Fp8Blocks blocks;
   const char* suffix;
   int64_t rows, cols;  // of a block
 };
-const Form kForms[] = {{CodeBlocks::tensor, "_scale", 1 << 20, 1 << 20},
-                       {CodeBlocks::channel, "_scale", 1, 1 << 20},
-                       {CodeBlocks::block, "_scale_inv", 128, 128}};
+const Form kForms[] = {{Fp8Blocks::tensor, "_scale", 1 << 20, 1 << 20},
+                       {Fp8Blocks::channel, "_scale", 1, 1 << 20},
+                       {Fp8Blocks::block, "_scale_inv", 128, 128}};
 
 TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
   fill(wide(), DType::f32);
@@ -72,7 +72,7 @@ TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
   const std::vector<float> want = values(in, name);
   for (const Form& form : kForms) {
     const std::string out = at(cat("out", form.suffix, form.rows));
-    write_hf_folder(in, out, {.dtype = DType::bf16, .codes = form.blocks});
+    write_hf_folder(in, out, {.dtype = DType::bf16, .fp8 = form.blocks});
     const WeightFiles files(out);
     EXPECT_EQ(files.at(name).entry->dtype, "F8_E4M3");
     const std::vector<float> scales = floats(files, name + form.suffix);
@@ -98,15 +98,15 @@ TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
     for (float& x : norm) x = to_float(from_float<bf16>(x));
     EXPECT_EQ(values(back, "model.norm.weight"), norm);
     EXPECT_EQ(back.at("model.embed_tokens.weight").dtype, DType::bf16);
-    EXPECT_FALSE(back.at("model.embed_tokens.weight").codes);
+    EXPECT_FALSE(back.at("model.embed_tokens.weight").fp8);
   }
 }
 
 TEST_F(LowPrecision, ConfigSaysWhichForm) {
   fill(wide(), DType::bf16);
   const ModelFolder in(write("in"));
-  write_hf_folder(in, at("block"), {.dtype = DType::bf16, .codes = CodeBlocks::block});
-  write_hf_folder(in, at("channel"), {.dtype = DType::bf16, .codes = CodeBlocks::channel, .max_shard_bytes = 30000});
+  write_hf_folder(in, at("block"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});
+  write_hf_folder(in, at("channel"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::channel, .max_shard_bytes = 30000});
   const std::string block = slurp(at("block/config.json")), channel = slurp(at("channel/config.json"));
   EXPECT_NE(block.find("\"quant_method\": \"fp8\""), std::string::npos) << block;
   EXPECT_NE(block.find("\"weight_block_size\""), std::string::npos);
@@ -116,24 +116,24 @@ TEST_F(LowPrecision, ConfigSaysWhichForm) {
   EXPECT_EQ(values(ModelFolder(at("channel")), "model.layers.0.self_attn.q_proj.weight").size(), 136 * 136u);
 }
 
-// A model in FP8 becomes plain floats again: the values that its codes stand for.
+// A model in FP8 becomes plain floats again: the values that its FP8 values stand for.
 TEST_F(LowPrecision, DecodedExportHasTheSameValues) {
   fill(wide(), DType::f32);
-  write_hf_folder(ModelFolder(write("in")), at("codes"), {.dtype = DType::bf16, .codes = CodeBlocks::block});
-  const ModelFolder codes(at("codes"));
-  write_hf_folder(codes, at("plain"), {.manifest = true});
+  write_hf_folder(ModelFolder(write("in")), at("fp8"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});
+  const ModelFolder fp8(at("fp8"));
+  write_hf_folder(fp8, at("plain"), {.manifest = true});
   const ModelFolder plain(at("plain"));
-  for (const auto& weight : codes.weights()) EXPECT_EQ(values(plain, weight.name), values(codes, weight.name));
+  for (const auto& weight : fp8.weights()) EXPECT_EQ(values(plain, weight.name), values(fp8, weight.name));
   EXPECT_EQ(slurp(at("plain/config.json")).find("quantization_config"), std::string::npos);
 }
 
 TEST_F(LowPrecision, WhatCannotBeReadOrWrittenIsNamed) {
   fill(shape(ModelType::gpt2), DType::f32);
   const ModelFolder gpt2(write("gpt2"));
-  EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.codes = CodeBlocks::block}), "gpt2", "FP8");
+  EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.fp8 = Fp8Blocks::block}), "gpt2", "FP8");
   fill(shape(ModelType::olmoe), DType::bf16);
   const ModelFolder experts(write("olmoe"));
-  EXPECT_ERROR(write_hf_folder(experts, at("out"), {.codes = CodeBlocks::block}), "experts", "bf16");
+  EXPECT_ERROR(write_hf_folder(experts, at("out"), {.fp8 = Fp8Blocks::block}), "experts", "bf16");
   EXPECT_FALSE(std::filesystem::exists(at("out")));
 
   fill(shape(ModelType::llama), DType::f32);

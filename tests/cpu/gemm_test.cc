@@ -1,4 +1,4 @@
-// Matrix products and column sums against plain double loops: shapes that no blocking divides, every layout, dtype,
+// GEMMs and column sums against plain double loops: shapes that no blocking divides, every layout, dtype,
 // stride and epilogue; and the same bits for any number of threads.
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ double tolerance(const Case& c) {
   return unit + 3e-7 * std::sqrt(double(c.k) + 4);
 }
 
-// op(x) as doubles [rows, cols], rounded to TF32 where the product must.
+// op(x) as doubles [rows, cols], rounded to TF32 where the GEMM must.
 std::vector<double> values(const Matrix& x, bool transposed, bool tf32) {
   const int64_t rows = transposed ? x.t.cols() : x.t.rows(), cols = transposed ? x.t.rows() : x.t.cols();
   std::vector<double> v(size_t(rows * cols));
@@ -254,7 +254,7 @@ TEST(Gemm, NonFiniteValuesStayInTheirRowsAndColumns) {
     }
 }
 
-// Runs the same product with 1 .. 16 threads, twice each, and compares every bit.
+// Runs the same GEMM with 1 .. 16 threads, twice each, and compares every bit.
 void expect_same_bits(const Case& c) {
   Operands x(c);
   const std::vector<char> start = x.d.bytes;
@@ -289,7 +289,7 @@ TEST(Gemm, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// One triangle is computed and copied, in blocks, lanes and outer blocks: the bits of all that a full product gives.
+// One triangle is computed and copied, in blocks, lanes and outer blocks: the bits of all that a full GEMM gives.
 TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
   struct Sides {
     int64_t n, k;
@@ -411,7 +411,7 @@ TEST(Gemm, PluginProductsAreRight) {
     run(ops, x.op);
     FAIL() << "the plug-in's refusal was lost";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("plain loops refused a product of 3x4x1234"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("plain loops refused a GEMM of 3x4x1234"), std::string::npos) << e.what();
   }
 }
 

@@ -1,4 +1,4 @@
-// Sums of 8-bit codes are exact on every instruction set that this machine has.
+// Sums of int8 values are exact on every instruction set that this machine has.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -59,7 +59,7 @@ class AttentionChoice : public KernelTest {
   }
   std::string search(CudaOps& ops, double cudnn_microseconds, double seconds = 600) const {
     fake().set_microseconds(cudnn_microseconds);
-    return ops.search({.products = {}, .forward = forwards, .backward = backwards}, seconds);
+    return ops.search({.gemms = {}, .forward = forwards, .backward = backwards}, seconds);
   }
   // Whether cuDNN computes the op; `look` gets the op with its results.
   template <class Op>
@@ -200,7 +200,7 @@ TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
     EXPECT_EQ(by_cudnn(**ops, backwards[0]), cudnn);
   }
   EXPECT_TRUE(by_cudnn(*untried, wide));
-  const Tunable all{.products = {}, .forward = forwards, .backward = backwards};
+  const Tunable all{.gemms = {}, .forward = forwards, .backward = backwards};
   EXPECT_EQ(untried->describe_attention(all),
             "forward by the program's own kernels, without autotuning; "
             "backward by the program's own kernels, without autotuning");
@@ -210,7 +210,7 @@ TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
 TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
   const auto ops = make();
   const auto words = [&](CudaOps& of) {
-    return of.describe_attention({.products = {}, .forward = forwards, .backward = backwards});
+    return of.describe_attention({.gemms = {}, .forward = forwards, .backward = backwards});
   };
   EXPECT_EQ(words(*ops), "forward by cuDNN's, without autotuning; backward by cuDNN's, without autotuning");
   search(*ops, kSlow);
@@ -258,7 +258,7 @@ TEST_F(AttentionChoice, GradientsRotatedBackAreTriedWithTheirLaunch) {
 // Backward needs two bytes of scratch memory per score.
 TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
   const auto ops = make();
-  const Tunable all{.products = {}, .forward = forwards, .backward = backwards};
+  const Tunable all{.gemms = {}, .forward = forwards, .backward = backwards};
   EXPECT_EQ(ops->wanted_scratch(all), 0u);
   EXPECT_EQ(ops->allow_scratch(0), SIZE_MAX);
   const size_t wanted = ops->wanted_scratch(all);

@@ -2,7 +2,7 @@
 // stream, a join, and a cluster launch. Each replay gives the same bits as separate launches.
 #include "cuda/check.h"
 #include "cuda/device/cuda_device.h"
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/wgmma_gemm.h"
 #include "cuda/kernels.h"
 #include "tests/cuda/kernel_test.h"
 
@@ -18,15 +18,15 @@ class Chain : public KernelTest {
     if (IsSkipped()) return;
     for (cudaStream_t* stream : {&main_, &other_}) CUDA_CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
     for (cudaEvent_t* event : {&forked_, &joined_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    product_ = {.d = matrix(kChainRows, 2 * kHalf),
-                .a = matrix(kChainRows, kTerms),
-                .b = matrix(2 * kHalf, kTerms),
-                .aux = matrix(kChainRows, kHalf),
-                .epilogue = Epilogue::swiglu,
-                .tb = true};
+    gemm_ = {.d = matrix(kChainRows, 2 * kHalf),
+             .a = matrix(kChainRows, kTerms),
+             .b = matrix(2 * kHalf, kTerms),
+             .aux = matrix(kChainRows, kHalf),
+             .epilogue = Epilogue::swiglu,
+             .tb = true};
     beside_ = matrix(kChainRows, kTerms), sum_ = matrix(kChainRows, kTerms), cleared_ = matrix(kChainRows, kHalf);
     result_ = matrix(kChainRows, kHalf);
-    clusters_ = cuda::wgmma_takes(problem_of(product_), make_gemm_runner()->capability());
+    clusters_ = cuda::wgmma_takes(problem_of(gemm_), make_gemm_runner()->capability());
   }
   void TearDown() override {
     for (void* memory : memory_) (void)cudaFree(memory);
@@ -45,20 +45,20 @@ class Chain : public KernelTest {
   void launch_all() {
     cuda::allow_programmatic_launches(early_starts_in_tests());
     const auto flat = [](const Tensor& t) { return t.view({t.numel()}); };
-    cuda::run(RandomNormal{.x = flat(product_.a), .stream = 1, .std = 1}, nullptr, main_);
-    cuda::run(Fill{.x = flat(product_.b), .value = 0.25}, nullptr, main_);
+    cuda::run(RandomNormal{.x = flat(gemm_.a), .stream = 1, .std = 1}, nullptr, main_);
+    cuda::run(Fill{.x = flat(gemm_.b), .value = 0.25}, nullptr, main_);
     CUDA_CHECK(cudaMemsetAsync(cleared_.data, 0, cleared_.bytes(), main_));
     CUDA_CHECK(cudaEventRecord(forked_, main_));
     CUDA_CHECK(cudaStreamWaitEvent(other_, forked_, 0));
     cuda::run(RandomNormal{.x = flat(beside_), .stream = 2, .std = 1}, nullptr, other_);
-    cuda::run(Add{.y = sum_, .a = product_.a, .b = beside_}, nullptr, other_);
+    cuda::run(Add{.y = sum_, .a = gemm_.a, .b = beside_}, nullptr, other_);
     if (clusters_)
-      cuda::run_by_wgmma(product_, main_);
+      cuda::run_by_wgmma(gemm_, main_);
     else
-      cuda::run(Fill{.x = flat(product_.aux), .value = 3}, nullptr, main_);
+      cuda::run(Fill{.x = flat(gemm_.aux), .value = 3}, nullptr, main_);
     CUDA_CHECK(cudaEventRecord(joined_, other_));
     CUDA_CHECK(cudaStreamWaitEvent(main_, joined_, 0));
-    cuda::run(Add{.y = result_, .a = product_.aux, .b = cleared_}, nullptr, main_);
+    cuda::run(Add{.y = result_, .a = gemm_.aux, .b = cleared_}, nullptr, main_);
     cuda::run(Add{.y = sum_, .a = sum_, .b = sum_}, nullptr, main_);
   }
   std::vector<std::byte> results() {
@@ -74,7 +74,7 @@ class Chain : public KernelTest {
   cudaStream_t main_ = nullptr, other_ = nullptr;
   cudaEvent_t forked_ = nullptr, joined_ = nullptr;
   std::vector<void*> memory_;
-  Gemm product_;
+  Gemm gemm_;
   Tensor beside_, sum_, cleared_, result_;
   bool clusters_ = false;
 };

@@ -85,7 +85,7 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
     cuda::allow_programmatic_launches(early_starts_in_tests());  // for the GPU that is simulated now
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
-        if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);
+        if (search_ && op.epilogue != Epilogue::none) ops_.search({.gemms = {&op, 1}}, 600);
       ops_.run(op, scratch);
     } catch (const Error&) {
       throw_report();  // reports the fault, which explains more than the failed launch after it

@@ -120,10 +120,10 @@ TEST_F(GemmSearchTest, TheTimeOfAProductInPartsHasItsAlgorithm) {
   Gemm op = product(64, 96, 32);
   fake().set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 60.0; });
   GemmRunner runner = make();
-  const ProductTime plain = runner.time(op, false, stream_);
+  const GemmTime plain = runner.time(op, false, stream_);
   op.aux = op.d;
   op.epilogue = Epilogue::add;
-  const ProductTime parts = runner.time(op, false, stream_);
+  const GemmTime parts = runner.time(op, false, stream_);
   EXPECT_FALSE(plain.method.in_parts);
   EXPECT_TRUE(parts.method.in_parts);
   EXPECT_EQ(parts.method.words, plain.method.words);

@@ -142,7 +142,7 @@ TEST_F(GemmTest, RefusesTypesByName) {
   EXPECT_THAT(error_of([&] { run(runner, op); }), HasSubstr("gemm: a is bf16 and b is f32"));
   op.b.dtype = DType::bf16;
   op.d.dtype = DType::f16;
-  EXPECT_THAT(error_of([&] { run(runner, op); }), HasSubstr("products of bf16 give bf16 or f32 on a GPU, not f16"));
+  EXPECT_THAT(error_of([&] { run(runner, op); }), HasSubstr("GEMMs of bf16 give bf16 or f32 on a GPU, not f16"));
 }
 
 TEST_F(GemmTest, NothingToSum) {
@@ -258,7 +258,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   const auto refuse = [&](const std::string& damaged, const std::string& why) {
     GemmRunner two = make();
     const std::string error = error_of([&] { two.import_choices(damaged); });
-    EXPECT_THAT(error, HasSubstr("choices of matrix products: "));
+    EXPECT_THAT(error, HasSubstr("choices of GEMMs: "));
     EXPECT_THAT(error, HasSubstr(why));
     EXPECT_THAT(error, HasSubstr("delete the file"));
     EXPECT_THAT(two.export_choices(), HasSubstr("\"choices\": {}"));
@@ -549,10 +549,10 @@ TEST_F(GemmTest, FailuresOfTheLibraryNameStatusProductAndRemedy) {
   const Gemm op = product(16, 24, 8);
   emu::fail_next("cublasLtMatmulAlgoGetHeuristic", 1, int{CUBLAS_STATUS_INTERNAL_ERROR});
   error = error_of([&] { run(runner, op); });
-  EXPECT_THAT(error, HasSubstr("no algorithm can be chosen: CUBLAS_STATUS_INTERNAL_ERROR for the product f32[16, 24]"));
+  EXPECT_THAT(error, HasSubstr("no algorithm can be chosen: CUBLAS_STATUS_INTERNAL_ERROR for the GEMM f32[16, 24]"));
   emu::fail_next("cublasLtMatmul", 1, int{CUBLAS_STATUS_EXECUTION_FAILED});
   error = error_of([&] { run(runner, op); });
-  EXPECT_THAT(error, HasSubstr("a launch failed: CUBLAS_STATUS_EXECUTION_FAILED for the product f32[16, 24]"));
+  EXPECT_THAT(error, HasSubstr("a launch failed: CUBLAS_STATUS_EXECUTION_FAILED for the GEMM f32[16, 24]"));
   EXPECT_THAT(error, HasSubstr("CUDA_LAUNCH_BLOCKING"));
   emu::fail_next("cublasLtMatmul", 1, int{CUBLAS_STATUS_ALLOC_FAILED});
   EXPECT_THAT(error_of([&] { run(runner, op); }), HasSubstr("micro_batch_size"));

@@ -14,7 +14,7 @@ TEST_F(MoeKernels, SendSlots) { agrees_with_the_reference(SendSlots::kName, moe_
 TEST_F(MoeKernels, SumRows) { agrees_with_the_reference(SumRows::kName, moe_cases, 10); }
 TEST_F(MoeKernels, WeightedSwigluForward) { agrees_with_the_reference(WeightedSwigluFwd::kName, moe_cases, 10); }
 TEST_F(MoeKernels, WeightedSwigluBackward) { agrees_with_the_reference(WeightedSwigluBwd::kName, moe_cases, 10); }
-TEST_F(MoeKernels, GroupedProducts) { agrees_with_the_reference(GroupedGemm::kName, moe_cases, 20, 4); }
+TEST_F(MoeKernels, GroupedGemms) { agrees_with_the_reference(GroupedGemm::kName, moe_cases, 20, 4); }
 
 TEST_F(MoeKernels, AnyAlignment) {
   needs_no_alignment(SumRows::kName, moe_cases, 9);

@@ -23,7 +23,7 @@ class QuantizeKernels : public KernelTest {
 
 TEST_F(QuantizeKernels, QuantizedValuesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
 TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
-TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
+TEST_F(QuantizeKernels, EmulatedGemms) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
 TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
 TEST_F(QuantizeKernels, ProductsOf4Bits) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
 TEST_F(QuantizeKernels, Transposed) {
@@ -80,20 +80,20 @@ void native_products(Examiner& examine, int capability, int* native) {
         const Blocks of_a = ta ? Blocks{along_a, across_a} : Blocks{across_a, along_a};
         const Blocks of_b = tb ? Blocks{across_b, along_b} : Blocks{along_b, across_b};
         const DType d = accumulate ? DType::f32 : DType::bf16;
-        ScaledGemm op{.product = {.d = tensor(d, {m, n}),
-                                  .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
-                                  .b = tensor(flags == 2 ? DType::f8_e5m2 : DType::f8_e4m3, b),
-                                  .ta = ta,
-                                  .tb = tb,
-                                  .accumulate = accumulate},
+        ScaledGemm op{.gemm = {.d = tensor(d, {m, n}),
+                               .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
+                               .b = tensor(flags == 2 ? DType::f8_e5m2 : DType::f8_e4m3, b),
+                               .ta = ta,
+                               .tb = tb,
+                               .accumulate = accumulate},
                       .a_scales = tensor(DType::f32, of_a.grid(a)),
                       .b_scales = tensor(DType::f32, of_b.grid(b)),
                       .a_blocks = of_a,
                       .b_blocks = of_b,
                       .fast = flags == 0};
-        if (!accumulate && flags != 0) op.product.bias = tensor(DType::bf16, {n});
-        if (flags == 3) op.product.epilogue = Epilogue::add, op.product.aux = op.product.d;
-        *native += cuda::NativeProduct(op, capability).possible;
+        if (!accumulate && flags != 0) op.gemm.bias = tensor(DType::bf16, {n});
+        if (flags == 3) op.gemm.epilogue = Epilogue::add, op.gemm.aux = op.gemm.d;
+        *native += cuda::NativeGemm(op, capability).possible;
         examine(OpCase<ScaledGemm>{cat(ta ? " ta" : "", tb ? " tb" : "", accumulate ? " accumulate" : "", " ", across_a,
                                        "x", along_a, " by ", across_b, "x", along_b),
                                    op,
@@ -102,7 +102,7 @@ void native_products(Examiner& examine, int capability, int* native) {
   }
 }
 
-TEST_F(QuantizeKernels, NativeProducts) {
+TEST_F(QuantizeKernels, NativeGemms) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   int native = 0;
   native_products(examine, 90, &native);
@@ -135,20 +135,20 @@ void narrow_products(Examiner& examine, int capability, int* native) {
     const Blocks of_a = ta ? Blocks{terms, 1} : Blocks{1, terms};
     const Blocks of_b = four ? Blocks{16, 16} : tb ? Blocks{1, terms} : Blocks{terms, 1};
     const DType quantized = four ? DType::f4_e2m1 : DType::f8_e4m3, scales = four ? DType::f8_e4m3 : DType::f8_e8m0;
-    ScaledGemm op{.product = {.d = tensor(accumulate ? DType::f32 : DType::bf16, {m, n}),
-                              .a = tensor(quantized, a),
-                              .b = tensor(ta && !four ? DType::f8_e5m2 : quantized, b),
-                              .ta = ta,
-                              .tb = tb,
-                              .accumulate = accumulate},
+    ScaledGemm op{.gemm = {.d = tensor(accumulate ? DType::f32 : DType::bf16, {m, n}),
+                           .a = tensor(quantized, a),
+                           .b = tensor(ta && !four ? DType::f8_e5m2 : quantized, b),
+                           .ta = ta,
+                           .tb = tb,
+                           .accumulate = accumulate},
                   .a_scales = tensor(scales, of_a.grid(a)),
                   .b_scales = tensor(scales, of_b.grid(b)),
                   .a_blocks = of_a,
                   .b_blocks = of_b};
     if (four) op.a_global = tensor(DType::f32, {1}), op.b_global = tensor(DType::f32, {1});
-    if (!accumulate && flags % 2) op.product.bias = tensor(DType::bf16, {n});
-    if (!accumulate && flags % 4 == 2) op.product.epilogue = Epilogue::add, op.product.aux = op.product.d;
-    *native += cuda::NativeProduct(op, capability).possible;
+    if (!accumulate && flags % 2) op.gemm.bias = tensor(DType::bf16, {n});
+    if (!accumulate && flags % 4 == 2) op.gemm.epilogue = Epilogue::add, op.gemm.aux = op.gemm.d;
+    *native += cuda::NativeGemm(op, capability).possible;
     const Init scale = four ? uniform(0.25, 2) : uniform(0.001, 0.01);
     examine(OpCase<ScaledGemm>{
         cat(four ? "4 bits" : "8 bits", ta ? " ta" : "", tb ? " tb" : "", accumulate ? " accumulate" : ""),
@@ -199,7 +199,7 @@ struct QuantizeOps {
 TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
   const QuantizeOps ops;
   const ScaledGemm product{
-      .product = {.d = ops.budget.tensor(DType::f32, {512, 512}), .a = ops.quantized, .b = ops.quantized, .ta = true},
+      .gemm = {.d = ops.budget.tensor(DType::f32, {512, 512}), .a = ops.quantized, .b = ops.quantized, .ta = true},
       .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),

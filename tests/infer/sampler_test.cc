@@ -220,7 +220,7 @@ void fill(Sampler& sampler, testing::Rig& rig, float std) {
     rig.backend().ops.run(RandomNormal{.x = unit->value, .std = std}, nullptr);
 }
 
-// Products of up to 8 rows on the CPU sum every row as they sum one.
+// GEMMs of up to 8 rows on the CPU sum every row as they sum one.
 TEST(Prompts, EightTextsHaveTheBitsOfEachAloneInLargerProducts) {
   testing::Rig rig;
   const ModelConfig config = testing::tiny_model(

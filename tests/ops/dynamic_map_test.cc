@@ -1,4 +1,4 @@
-// The numbers behind codes of 8 bits: those of bitsandbytes' create_dynamic_map, and the nearest one to any number.
+// The numbers behind 8-bit indices of quantized moments: those of bitsandbytes' create_dynamic_map, and the nearest one to any number.
 #include "ops/dynamic_map.h"
 
 #include <gtest/gtest.h>

@@ -282,7 +282,7 @@ TEST_P(Laws, HadamardTransformsCancelInAProduct) {
     };
     quantize(xc, xs, xg, x), quantize(yc, ys, yg, y);
     run(ScaledGemm{
-        .product = {.d = as(d, {kColumns, kColumns}), .a = xc.t().view(matrix), .b = yc.t().view(matrix), .ta = true},
+        .gemm = {.d = as(d, {kColumns, kColumns}), .a = xc.t().view(matrix), .b = yc.t().view(matrix), .ta = true},
         .a_scales = xs.t().view(grid),
         .b_scales = ys.t().view(grid),
         .a_global = xg.t(),

@@ -395,7 +395,7 @@ GroupedGemm product(const Sizes& s, const Layer& l, Grouped kind, DType dt, DTyp
   const int64_t rows = s.tokens * s.chosen;
   const Tensor w = tensor(dt, {s.experts * l.outputs, l.inputs}), in = tensor(dt, {rows, l.inputs});
   const Tensor out = tensor(dt, {rows, l.outputs}), offsets = tensor(DType::i32, {s.experts + 1});
-  GroupedGemm op{.d = {}, .a = {}, .b = {}, .offsets = offsets, .product = kind};
+  GroupedGemm op{.d = {}, .a = {}, .b = {}, .offsets = offsets, .role = kind};
   if (kind == Grouped::forward) op.d = out, op.a = in, op.b = w;
   if (kind == Grouped::input_gradient) op.d = in, op.a = out, op.b = w;
   if (kind == Grouped::weight_gradient) op.d = w, op.a = out, op.b = in;
@@ -463,7 +463,7 @@ void products(Examiner& examine) {
     }
   constexpr Sizes kSmall{5, 3, 2};
   const Layer layer{4, 3};
-  // Rows behind the last are of no expert. The other two products leave theirs unwritten, which no case may do.
+  // Rows behind the last are of no expert. The other two GEMMs leave theirs unwritten, which no case may do.
   examine(OpCase<GroupedGemm>{"rows of no expert",
                               product(kSmall, layer, Grouped::weight_gradient, DType::f32, DType::f32),
                               {{"offsets", listed({0, 4, 4, 7})}}});
@@ -475,7 +475,7 @@ void products(Examiner& examine) {
                    {{"d", "a"}}, {{"a", "d"}});
   OpCase<GroupedGemm> of_weight{"gradient of b",
                                 product(kSmall, layer, Grouped::weight_gradient, DType::f32, DType::f32), values};
-  of_weight.values["b"] = [](uint64_t, int64_t i) { return normal()(stream_of("a"), i); };  // a of the forward product
+  of_weight.values["b"] = [](uint64_t, int64_t i) { return normal()(stream_of("a"), i); };  // a of the forward GEMM
   examine.gradient(fwd, of_weight, {{"d", "a"}}, {{"b", "d"}});
 }
 

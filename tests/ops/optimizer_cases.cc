@@ -1,4 +1,4 @@
-// Cases of update rules, of masters in halves and of what Muon's products lack; those of StepControl are in
+// Cases of update rules, of masters in halves and of what Muon's GEMMs lack; those of StepControl are in
 // step_control_cases.cc.
 #include <bit>
 #include <cmath>
@@ -99,8 +99,8 @@ void adamw_cases(Examiner& examine) {
   examine(adamw("long list", std::vector<AdamW::Part>(300, part(5, kKinds[0]))));
 }
 
-AdamW8bit::Part coded_part(int64_t n, const Kind& kind) {
-  const Tensor scales = tensor(DType::f32, {n / kCodeBlock});
+AdamW8bit::Part quantized_part(int64_t n, const Kind& kind) {
+  const Tensor scales = tensor(DType::f32, {n / kMomentBlock});
   AdamW8bit::Part p{.master = tensor(kind.master, {n}),
                     .grad = tensor(DType::f32, {n}),
                     .m = tensor(DType::u8, {n}),
@@ -132,10 +132,10 @@ OpCase<AdamW8bit> adamw_8bit(const std::string& name, std::vector<AdamW8bit::Par
 void adamw_8bit_cases(Examiner& examine) {
   for (const Kind& kind : kKinds) {
     for (const int64_t blocks : {1, 3, 9, 400})
-      examine(adamw_8bit(cat(blocks, " ", kind.name()), {coded_part(blocks * kCodeBlock, kind)}));
-    with_short_gradients(examine, adamw_8bit(kind.name(), {coded_part(9 * kCodeBlock, kind)}));
-    OpCase<AdamW8bit> list =
-        adamw_8bit(cat("list ", kind.name()), {coded_part(512, kind), coded_part(4096, kind), coded_part(256, kind)});
+      examine(adamw_8bit(cat(blocks, " ", kind.name()), {quantized_part(blocks * kMomentBlock, kind)}));
+    with_short_gradients(examine, adamw_8bit(kind.name(), {quantized_part(9 * kMomentBlock, kind)}));
+    OpCase<AdamW8bit> list = adamw_8bit(
+        cat("list ", kind.name()), {quantized_part(512, kind), quantized_part(4096, kind), quantized_part(256, kind)});
     for (AdamW8bit::Part& p : list.op.parts) p.stream += uint64_t(p.master.numel()), p.decayed = 300;
     list.op.weight_decay = 20;
     list.op.rate = 0.5;
@@ -153,7 +153,7 @@ void adamw_8bit_cases(Examiner& examine) {
     with_short_gradients(examine, list);
   }
   // Gradients over twelve decades: second moments below the smallest code. And none at all: blocks of zeros.
-  OpCase<AdamW8bit> wide = adamw_8bit("wide", {coded_part(5120, kKinds[0])});
+  OpCase<AdamW8bit> wide = adamw_8bit("wide", {quantized_part(5120, kKinds[0])});
   wide.values["grad"] = [](uint64_t s, int64_t i) { return std::pow(10, uniform(-12, 0)(s, i)); };
   wide.values["v_scale"] = wide.values["m_scale"] = constant(0);
   examine(wide);

@@ -205,12 +205,12 @@ void scaled_products(Examiner& examine, bool four_bits) {
         const Blocks other = blocks == Blocks{1, 128} ? Blocks{128, 128} : blocks;
         const DType type = blocks.cols == 32 || blocks.rows == 32 ? DType::f8_e8m0 : DType::f32;
         const DType d = accumulate && flags != 7 ? DType::f32 : DType::bf16;
-        ScaledGemm op{.product = {.d = tensor(d, {s.m, s.n}),
-                                  .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
-                                  .b = tensor(DType::f8_e4m3, b),
-                                  .ta = ta,
-                                  .tb = tb,
-                                  .accumulate = accumulate},
+        ScaledGemm op{.gemm = {.d = tensor(d, {s.m, s.n}),
+                               .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
+                               .b = tensor(DType::f8_e4m3, b),
+                               .ta = ta,
+                               .tb = tb,
+                               .accumulate = accumulate},
                       .a_scales = tensor(type, blocks.grid(a)),
                       .b_scales = tensor(type, other.grid(b)),
                       .a_blocks = blocks,
@@ -221,7 +221,7 @@ void scaled_products(Examiner& examine, bool four_bits) {
         if (!four_bits) examine(OpCase<ScaledGemm>{name, op, scales});
         if (four_bits && blocks == Blocks{0, 0}) {
           ScaledGemm fp4 = op;
-          fp4.product.a.dtype = fp4.product.b.dtype = DType::f4_e2m1;
+          fp4.gemm.a.dtype = fp4.gemm.b.dtype = DType::f4_e2m1;
           fp4.a_blocks = kFp4, fp4.b_blocks = {16, 16};
           fp4.a_scales = tensor(DType::f8_e4m3, kFp4.grid(a));
           fp4.b_scales = tensor(DType::f8_e4m3, fp4.b_blocks.grid(b));
@@ -233,9 +233,9 @@ void scaled_products(Examiner& examine, bool four_bits) {
               {{"a_scales", block}, {"b_scales", block}, {"a_global", constant(3e-4)}, {"b_global", constant(0.7)}}});
         }
         if (accumulate || four_bits) continue;
-        op.product.bias = tensor(DType::bf16, {s.n});
-        op.product.epilogue = Epilogue::add;
-        op.product.aux = op.product.d;
+        op.gemm.bias = tensor(DType::bf16, {s.n});
+        op.gemm.epilogue = Epilogue::add;
+        op.gemm.aux = op.gemm.d;
         examine(OpCase<ScaledGemm>{cat(name, " bias add"), op, scales});
       }
     }

@@ -49,8 +49,8 @@ TEST(Assumptions, EachNameSetsItsOwn) {
 
 TEST(Assumptions, RefuseWhatTheyCannotBe) {
   Assumptions a;
-  for (const char* text : {"produkte=1", "products", "products=", "products=fast", "products=0", "copies=-1",
-                           "links=inf", "launch=-1e-6", "launch=1us", "=1"})
+  for (const char* text : {"produkte=1", "gemms", "gemms=", "gemms=fast", "gemms=0", "copies=-1", "links=inf",
+                           "launch=-1e-6", "launch=1us", "=1"})
     EXPECT_THROW(set(a, text), Error) << text;
   set(a, "launch=0");
 }
@@ -58,13 +58,13 @@ TEST(Assumptions, RefuseWhatTheyCannotBe) {
 TEST(Assumptions, NoGpuIsExpectedToBeFasterThanItsBound) {
   for (const char* gpu : {"h200", "h100", "a100", "b200", "rtx4090"}) {
     const Assumptions a = expected_on(find_gpu(gpu));
-    for (double share : {a.products, a.quantized, a.attention, a.copies, a.links, a.network, a.host})
+    for (double share : {a.gemms, a.quantized, a.attention, a.copies, a.links, a.network, a.host})
       EXPECT_LE(share, 1) << gpu;
     EXPECT_GT(a.launch, 0) << gpu;
   }
 }
 
-// FLOP/s of attention over those of products: the table's on Hopper, more where exponentials are more beside products.
+// FLOP/s of attention over those of GEMMs: the table's on Hopper, more where exponentials are more beside GEMMs.
 TEST(DescribedGpu, AttentionHasALargerShareWhereExponentialsAreMany) {
   const auto share = [](const char* gpu, int64_t head_dim) {
     const Roofline r = limits_of(find_gpu(gpu), head_dim, 8192);

@@ -1,4 +1,4 @@
-// The model of the limit: no launch beats either rate, tiles round products up, rows add up and are ordered by loss.
+// The model of the limit: no launch beats either rate, tiles round GEMMs up, rows add up and are ordered by loss.
 #include "perf/roofline.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(Limit, WhatAnEpilogueReadsAndWritesIsNotFree) {
   EXPECT_EQ(op.epilogue_bytes(), 0);
 }
 
-// Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a product adds up.
+// Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a GEMM adds up.
 TEST(Limit, ScaledGemmsHaveRatesOfTheirOwn) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
   Launch p = product(8192, 8192, 8192);

@@ -47,7 +47,7 @@ TEST(PlanForecast, LiesWithinItsRangeAndAboveTheBound) {
 TEST(PlanForecast, DependsOnWhatTheRunUses) {
   const Forecast one = forecast(RankPlan(blocks(), h100s(1))), node = forecast(RankPlan(blocks(), h100s(8))),
                  nodes = forecast(RankPlan(blocks(), h100s(64)));
-  EXPECT_STREQ(one.sensitive.front().of->name, "products");
+  EXPECT_STREQ(one.sensitive.front().of->name, "gemms");
   EXPECT_FALSE(depends_on(one, "links") || depends_on(one, "network") || depends_on(one, "quantized"));
   EXPECT_FALSE(depends_on(node, "network"));
   EXPECT_TRUE(depends_on(nodes, "network"));
@@ -67,7 +67,7 @@ TEST(PlanForecast, CountsGapsBetweenKernelsAndComputingThatOthersSlowDown) {
 }
 
 TEST(PlanForecast, TakesWhatIsAssumedInstead) {
-  const RankPlan half(blocks(), h100s(1, {"products=0.5", "attention=0.5", "copies=0.5", "launch=0"}));
+  const RankPlan half(blocks(), h100s(1, {"gemms=0.5", "attention=0.5", "copies=0.5", "launch=0"}));
   EXPECT_NEAR(half.expected().step(), 2 * half.with({}).step(), 0.02 * half.expected().step());
 }
 

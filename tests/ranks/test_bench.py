@@ -38,7 +38,7 @@ class BenchStepTest(RanksTest):
     def test_ranks_that_share_products(self):
         rows = self.report(2, "--set", "tensor_parallel_size=2")
         for block in BLOCKS:
-            # Of each of four micro-batches: sums of two products forward and two backward.
+            # Of each of four micro-batches: sums of two GEMMs forward and two backward.
             self.assertEqual(rows[block, "tensor"]["calls"], 4 * 4)
             sent = MODEL["seq_length"] * MODEL["hidden"] * 4
             self.assertAlmostEqual(rows[block, "tensor"]["modelled_exposed_ms"], 16e3 * (START + sent / RATE), places=6)

@@ -417,7 +417,7 @@ class ToolsTest(RanksTest):
         done = self.launch(4, *parallel, "--profile", "profile.json")
         found = {(r["layer"], r["group"], r["collective"]): r for r in self.records() if r["event"] == "communication"}
         for block in ("transformer.h.0", "transformer.h.1"):
-            # Of each of four micro-batches: sums of two products forward and two backward; keys and values forward and
+            # Of each of four micro-batches: sums of two GEMMs forward and two backward; keys and values forward and
             # backward, and their gradients.
             self.assertEqual(found[block, "tensor", "all_reduce"]["calls"], 4 * 4)
             self.assertEqual(found[block, "context", "all_gather"]["calls"], 2 * 4)

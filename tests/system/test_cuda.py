@@ -85,8 +85,8 @@ class TrainingTest(CudaTest):
         tried = {"precision": "bf16", "autotune_seconds": 600, "tuning_cache": "cache",
                  "model": {"hidden_size": 64, "max_position_embeddings": 32}}
         first = self.run_program("train", self.config("one.json", save="one", **tried))
-        self.assertRegex(first.err, "matrix products: .* attention: 2 problems, 2 tried")
-        [cache] = (self.folder / "cache").glob("products-*.json")
+        self.assertRegex(first.err, "GEMMs: .* attention: 2 problems, 2 tried")
+        [cache] = (self.folder / "cache").glob("gemms-*.json")
         self.assertEqual(len(list((self.folder / "cache").glob("attention-*.plan"))), 2)
         chosen = (self.folder / "one" / "step-00000006" / "tuning.json").read_text()
         self.assertEqual(len(json.loads(chosen)["attention"]), 2)
@@ -103,32 +103,32 @@ class TrainingTest(CudaTest):
         config = self.config(precision="bf16", autotune_seconds=1, tuning_cache="cache", global_batch_size=2,
                              attention="builtin")
         first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
-        self.assertRegex(first.err, r"matrix products: \d+ different ones, [1-9]\d* tried")
+        self.assertRegex(first.err, r"GEMMs: \d+ different ones, [1-9]\d* tried")
         self.assertGreater(json.loads(first.out)["host_cores"], 0)
         self.assertRegex(json.loads(first.out)["attention"], "^attention: ")
         again = self.run_program("check-backend", config, "--steps", "1")
         self.assertIn("\nattention: ", again.out)
-        self.assertRegex(again.err, r"matrix products: \d+ different ones, \d+ tried")
+        self.assertRegex(again.err, r"GEMMs: \d+ different ones, \d+ tried")
 
     def test_bench_products_lists_products_of_codes(self):
         config = self.config(precision="fp8_blockwise", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
         self.assertEqual((found["rates"]["quantized"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
-        kinds = {p["factors"] for p in found["products"]}
+        kinds = {p["factors"] for p in found["gemms"]}
         self.assertEqual(kinds, {"matrices", "quantized"})
-        for p in found["products"]:
+        for p in found["gemms"]:
             self.assertAlmostEqual(p["of_rate"], p["flops"] / (8e14 if p["factors"] == "matrices" else 16e14), places=9)
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
-        self.assertTrue(any("f32 per 1x128 and f32 per 128x128" in p["product"] for p in found["products"]), found)
+        self.assertTrue(any("f32 per 1x128 and f32 per 128x128" in p["gemm"] for p in found["gemms"]), found)
         text = self.run_program("bench", "gemm", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
         self.assertIn(", of dequantized values 53.3T", text)
 
     def test_bench_products_lists_products_within_epilogues(self):
         config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
-        for p in found["products"]:
+        for p in found["gemms"]:
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
-        self.assertTrue(any(p["within"] for p in found["products"] if not p["launches"]), "epilogues in parts")
+        self.assertTrue(any(p["within"] for p in found["gemms"] if not p["launches"]), "epilogues in parts")
 
     def test_the_first_record_tells_whose_attention_and_why(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}

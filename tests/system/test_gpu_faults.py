@@ -107,7 +107,7 @@ exec "$program" "$@"'''
         self.run_part("environment", script, "FAILED", "rates that no device has")
 
     GPU = '''[ "$1" = devices ] && echo info: a log && echo '{"gpus": [{"problem": "%s"}], "why_no_gpu": ""}' && exit
-[ "$1" = bench ] && echo '{"copy_bytes": 1, "product_flops": 1}' && exit
+[ "$1" = bench ] && echo '{"copy_bytes": 1, "gemm_flops": 1}' && exit
 echo "athanor 1.0 commit %s"'''
 
     def test_a_program_of_another_commit(self):

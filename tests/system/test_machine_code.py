@@ -6,7 +6,7 @@ from test_gpu_scripts import module
 
 
 class MachineCodeTest(unittest.TestCase):
-    # A loop as ptxas makes it: a wait for memory whose turns stand behind the code, products, a branch around hiding.
+    # A loop as ptxas makes it: a wait for memory whose turns stand behind the code, GEMMs, a branch around hiding.
     OVERLAP = ["HEAD: SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10], R4", "@!P0 BRA SPIN", "BACK: HGMMA.64x64x16.F32 R24, R24",
                "HGMMA.64x64x16.F32 R24, R24, gsb0", "HGMMA.64x64x16.F32 R88, R88",
                "HGMMA.64x64x16.F32 R88, R88, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x1", "@P1 BRA SHOWN",
@@ -38,7 +38,7 @@ class MachineCodeTest(unittest.TestCase):
         moved = list(self.OVERLAP)
         moved.insert(8, moved.pop(11))
         problem, = self.check.asynchronous_problems(self.kernel(moved))
-        self.assertIn("2 of 2 exponentials of its loop run while no product does (M H4 W1 W0 e2 A)", problem)
+        self.assertIn("2 of 2 exponentials of its loop run while no GEMM does (M H4 W1 W0 e2 A)", problem)
 
     def test_the_order_of_the_budget_is_held(self):
         budget = ROOT / "budget.txt"

@@ -13,7 +13,7 @@ class PlanTest(SystemTest):
         config = self.make_config(model={"intermediate_size": 100})
         out = self.run_program("plan", config).out
         self.assertIn("predicted step", out)
-        self.assertIn("model.intermediate_size 100 is not a multiple of 16: its products cost what 112 costs", out)
+        self.assertIn("model.intermediate_size 100 is not a multiple of 16: its GEMMs cost what 112 costs", out)
         self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
 
     def test_plan_has_the_limit_of_every_op(self):
@@ -281,7 +281,7 @@ class PlanTest(SystemTest):
                      for o in ("adamw", "muon"))
         for sequence in ("yes", "no"):  # half of each matrix to its owner, and half of its update back, in bf16
             way = 1, 1, 1, 2, sequence
-            self.assertEqual((muon[way]["copies"], muon[way]["shards"]), (0, 0), "both ranks share products")
+            self.assertEqual((muon[way]["copies"], muon[way]["shards"]), (0, 0), "both ranks share GEMMs")
             sent = muon[way]["tensor"] - two[way]["tensor"]
             self.assertAlmostEqual(sent, 12 * 12 * 768**2 * 2 / 2, delta=0.1 * sent)
         copies, shards, context, tensor, sequence = next(iter(ways))
@@ -296,7 +296,7 @@ class PlanTest(SystemTest):
 
     def test_plan_counts_sums_of_ranks_that_share_products_as_theirs(self):
         """Of qwen2.5-1.5b four ranks have two key heads twice, and parts of the gradients of norms: both are summed once per
-        step, among ranks that share products. Nothing goes to other shards, for there are none."""
+        step, among ranks that share GEMMs. Nothing goes to other shards, for there are none."""
         done = self.run_program("plan", ROOT / "configs" / "qwen2.5-1.5b.json", "--gpu", "h200", "--ranks", 4, "--set",
                                 "recompute_granularity=selective")
         ways, hidden, layers = self.ways_of(done.out), 1536, 28
@@ -311,7 +311,7 @@ class PlanTest(SystemTest):
             self.assertRegex(done.out, rf"(?m)^ +1 +1 +1 +4 +{sequence} +0.00 +0.00 +[1-9]")
 
     def test_plan_tries_sequence_parallel_and_finds_it_best(self):
-        """For little memory: half of the parameters on a rank fit with half of the rows between products alone."""
+        """For little memory: half of the parameters on a rank fit with half of the rows between GEMMs alone."""
         sets = ("seq_length=65536", "model.max_position_embeddings=65536", "global_batch_size=8", "micro_batch_size=1",
                 "recompute_granularity=full", "model.num_hidden_layers=4", "memory_limit_gib=14")
         flags = [word for s in sets for word in ("--set", s)]
@@ -351,7 +351,7 @@ class PlanTest(SystemTest):
             return out, self.ways_of(out)[1, 8, 1, 1, "-"]
 
         out, usual = plan()
-        self.assertRegex(out, r"of a GPU: products [\d.]+T FLOP/s, attention .*, copies [\d.]+T B/s; 100 GiB of memory may be used")
+        self.assertRegex(out, r"of a GPU: GEMMs [\d.]+T FLOP/s, attention .*, copies [\d.]+T B/s; 100 GiB of memory may be used")
         self.assertIn("450 GB/s to others of its node, 50 GB/s to other nodes, of which 80 % are reached; for each collective 20 us,"
                       " and 5 us more per doubling", out)
         self.assertIn("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; "
@@ -412,11 +412,11 @@ class PlanTest(SystemTest):
         self.assertRegex(text, r"expected step \S+, between \S+ and \S+ if each assumption errs by 20 %; no step beats \S+\n")
         self.assertEqual(re.findall(r"(?m)^  (\w+) +[\d.e-]+ +[-+][\d.]+ % step time if 20 % better", text),
                          [s["assumption"] for s in one["sensitivity"]])
-        half = json.loads(self.run_program("plan", *flags, "--json", "--assume", "products=0.41").out)
+        half = json.loads(self.run_program("plan", *flags, "--json", "--assume", "gemms=0.41").out)
         self.assertGreater(half["expected_seconds"], 1.5 * one["expected_seconds"])
         self.assertEqual(half["bound_seconds"], one["bound_seconds"])
-        wrong = self.run_program("plan", *flags, "--assume", "products=0", code=USAGE)
-        self.assertIn("--assume products=0: products is a share", wrong.err)
+        wrong = self.run_program("plan", *flags, "--assume", "gemms=0", code=USAGE)
+        self.assertIn("--assume gemms=0: gemms is a share", wrong.err)
         found = json.loads(self.run_program("plan", *flags, "--search", "--price", 3, "--json").out)
         self.assertLessEqual(found["fastest"][0]["expected_seconds"], one["expected_seconds"])
         self.assertIn("precision fp8_tensorwise", [c["change"] for c in found["fastest"][-1]["one_change"]])
@@ -426,7 +426,7 @@ class PlanTest(SystemTest):
         steps = [json.loads(self.run_program("plan", config, "--ranks", n, "--json").out) for n in (1, 2)]
         self.assertEqual([s["gpu"] for s in steps], [None, None])
         self.assertGreater(steps[1]["parts_seconds"]["gradients_and_weights"], 0, "sent, and hidden by nothing")
-        self.assertIn("2 ranks, each with 1 thread; measured: products ", self.run_program("plan", config, "--ranks", 2).out)
+        self.assertIn("2 ranks, each with 1 thread; measured: GEMMs ", self.run_program("plan", config, "--ranks", 2).out)
         for flags in (("--ranks", 0), ("--ranks", 2, "--search")):
             self.assertIn("say which with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
 

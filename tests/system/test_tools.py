@@ -352,18 +352,18 @@ class CommandTest(SystemTest):
         config = self.make_config()
         found = json.loads(self.run_program("bench", "gemm", config, "--json").out)
         self.assertGreater(found["rates"]["flops"], 1e6)
-        names = [p["product"] for p in found["products"]]
+        names = [p["gemm"] for p in found["gemms"]]
         self.assertEqual(len(names), len(set(names)))
         self.assertGreater(len(names), 8)
-        self.assertAlmostEqual(found["step_ms"], sum(p["launches"] * p["us"] for p in found["products"]) / 1e3, places=6)
-        for p in found["products"]:
+        self.assertAlmostEqual(found["step_ms"], sum(p["launches"] * p["us"] for p in found["gemms"]) / 1e3, places=6)
+        for p in found["gemms"]:
             m, n, k = p["shape"]
             self.assertAlmostEqual(p["flops"], 2 * m * n * k / (p["us"] * 1e-6), delta=1e-6 * p["flops"])
             self.assertEqual(p["launches"] % 2, 0, "two micro-batches")
             self.assertEqual(p["method"], {"words": "the backend's own", "in_parts": False})
         text = self.run_program("bench", "gemm", config, "--rates", "1e18", "1e15").out
-        self.assertIn("rate of a large product ", text)
-        self.assertIn("products of a step: ", text)
+        self.assertIn("rate of a large GEMM ", text)
+        self.assertIn("GEMMs of a step: ", text)
 
     def test_bench_products_refuses_rates_that_are_none(self):
         for flags in (["--rates", "1"], ["--rates", "0", "1"]):

@@ -162,7 +162,7 @@ TEST(AdamW, EachTensorsUpdateIsClippedAndMistakesShow) {
 // AdamW whose moments are rounded by rounded(moment, 0 for m and 1 for v) after each step, or before it if
 // steps_by_quantized.
 template <class Rounded>
-std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_quantized, const Rounded& rounded) {
+std::vector<double> quantized_adamw_in_double(int64_t n, bool steps_by_quantized, const Rounded& rounded) {
   std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) w.push_back(float(start(i)));
   for (int step = 0; step < 20; ++step) {
@@ -193,12 +193,12 @@ void in_blocks(std::vector<double>& x, size_t block, const Fn& fn) {
 
 // [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own quantization map; and mistakes
 // that a test must detect.
-enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_quantized };
-std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
+enum class Variant8bit { right, other_map, one_scale, shorter_blocks, steps_by_quantized };
+std::vector<double> adamw_8bit_in_double(int64_t n, Variant8bit mistake) {
   std::vector<double> maps[2];  // quantization maps of m and of v
   for (int k = 0; k < 2; ++k) {
     maps[k] = {0, 1};
-    const bool sign = k == 0 || mistake == Coded::other_map;
+    const bool sign = k == 0 || mistake == Variant8bit::other_map;
     for (int i = 0; i < 7; ++i)
       for (int parts = 1 << (sign ? i : i + 1), j = 0; j < parts; ++j) {
         maps[k].push_back(std::pow(10, i - 6) * (0.1 + 0.9 * (j + 0.5) / parts));
@@ -206,15 +206,17 @@ std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
       }
     std::ranges::sort(maps[k]);
   }
-  const auto block = size_t(mistake == Coded::one_scale ? n : mistake == Coded::shorter_blocks ? 128 : 256);
-  return coded_adamw_in_double(n, mistake == Coded::steps_by_quantized, [&](std::vector<double>& x, int which) {
-    const std::vector<double>& map = maps[which];
-    in_blocks(x, block, [&](size_t i, double most) {
-      const auto above = std::ranges::lower_bound(map, x[i] / most);
-      const bool below = above == map.end() || (above != map.begin() && x[i] / most - above[-1] < *above - x[i] / most);
-      x[i] = most * (below ? above[-1] : *above);
-    });
-  });
+  const auto block = size_t(mistake == Variant8bit::one_scale ? n : mistake == Variant8bit::shorter_blocks ? 128 : 256);
+  return quantized_adamw_in_double(
+      n, mistake == Variant8bit::steps_by_quantized, [&](std::vector<double>& x, int which) {
+        const std::vector<double>& map = maps[which];
+        in_blocks(x, block, [&](size_t i, double most) {
+          const auto above = std::ranges::lower_bound(map, x[i] / most);
+          const bool below =
+              above == map.end() || (above != map.begin() && x[i] / most - above[-1] < *above - x[i] / most);
+          x[i] = most * (below ? above[-1] : *above);
+        });
+      });
 }
 
 std::vector<float> after_20_steps_of(const OptimizerOptions& o, const Shape& shape) {
@@ -250,8 +252,9 @@ TEST(AdamW8bit, MatchesPaperReference) {
   const Shape shape{64, 68};
   const int64_t n = shape.numel();
   const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);
-  EXPECT_LT(differing(got, adamw_8bit_in_double(n, Coded::right)), n / 200);
-  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_quantized})
+  EXPECT_LT(differing(got, adamw_8bit_in_double(n, Variant8bit::right)), n / 200);
+  for (const Variant8bit mistake :
+       {Variant8bit::other_map, Variant8bit::one_scale, Variant8bit::shorter_blocks, Variant8bit::steps_by_quantized})
     EXPECT_GT(differing(got, adamw_8bit_in_double(n, mistake)), n / 10) << int(mistake);
   EXPECT_LT(off_adamw(got, shape), 0.05);
 }

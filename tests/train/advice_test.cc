@@ -33,9 +33,8 @@ TEST(Advice, OddFeedForwardNamesTheNextMultipleAndItsShare) {
   const double padding = 2 * 2 * 2 * 12 * 128;
   const double useful = 2 * (2 * (4 * 128 * 128 + 2 * 500 * 128) + 256 * 128) + 2 * 4 * 128 * 16;
   EXPECT_NEAR(advice[0].gain, padding / (useful + padding), 1e-9);
-  EXPECT_NE(
-      to_text(advice[0], 16).find("model.intermediate_size 500 is not a multiple of 16: its products cost what 512"),
-      std::string::npos);
+  EXPECT_NE(to_text(advice[0], 16).find("model.intermediate_size 500 is not a multiple of 16: its GEMMs cost what 512"),
+            std::string::npos);
 }
 
 TEST(Advice, OddHeadsCostInAttentionAlone) {

@@ -429,7 +429,7 @@ TEST(LowPrecisionOptions, AGpuMultipliesQuantizedValuesOrEmulates) {
   for (const char* precision : {"fp8_tensorwise", "mxfp8", "nvfp4"})
     EXPECT_EQ(how("b200", precision), "the GPU multiplies quantized values") << precision;
   for (const char* precision : {"mxfp8", "nvfp4"})  // 144 is not a multiple of 32
-    EXPECT_EQ(how("b200", precision, 144).find("6 of 48 products emulated: "), 0U) << precision;
+    EXPECT_EQ(how("b200", precision, 144).find("6 of 48 GEMMs emulated: "), 0U) << precision;
   EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);
   for (const char* precision : {"mxfp8", "nvfp4"}) EXPECT_EQ(how("h200", precision).find("emulated"), 0U) << precision;
   EXPECT_EQ(how("h200", "bf16"), "");

@@ -76,17 +76,17 @@ class Watched final : public Forwarding {
 struct Outcome {
   std::vector<float> masters;
   std::vector<double> losses;
-  std::vector<Watch> watches;         // by rank, of the last step
-  std::vector<double> product_flops;  // FLOPs of GEMMs in the update, by rank
-  std::vector<UpdateSums> planned;    // by rank
-  double traffic = 0;                 // bytes in the plan of rank 0
+  std::vector<Watch> watches;       // by rank, of the last step
+  std::vector<double> gemm_flops;   // FLOPs of GEMMs in the update, by rank
+  std::vector<UpdateSums> planned;  // by rank
+  double traffic = 0;               // bytes in the plan of rank 0
 };
 
 // at_once: OptimizerOptions::muon_elements_at_once; 0: tensor after tensor, so that exchanges overlap.
 Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2, int64_t at_once = 0) {
   Outcome run;
   const auto n = size_t(s.ranks());
-  run.watches.resize(n), run.product_flops.resize(n), run.planned.resize(n);
+  run.watches.resize(n), run.gemm_flops.resize(n), run.planned.resize(n);
   std::mutex mutex;
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
@@ -110,7 +110,7 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2, int64_
     auto masters = testing::all_masters(engine, *cpu.device);  // communicates, so `seen` is copied first
     const std::lock_guard lock(mutex);
     for (const Launch& launch : engine.update_launches())
-      if (launch.multiplies()) run.product_flops[size_t(rank)] += launch.cost.flops;
+      if (launch.multiplies()) run.gemm_flops[size_t(rank)] += launch.cost.flops;
     run.watches[size_t(rank)] = seen;
     run.planned[size_t(rank)] = engine.update_sums();
     if (rank != 0) return;
@@ -141,11 +141,11 @@ std::vector<Setting> all_grids(RuleName rule) {
 
 TEST(MatrixOwners, NoMatrixIsDoneTwiceAndRankZeroHasMost) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
-    const double all = run({.type = type, .rule = RuleName::muon}, {}, 0).product_flops[0];
+    const double all = run({.type = type, .rule = RuleName::muon}, {}, 0).gemm_flops[0];
     ASSERT_GT(all, 0);
     for (const Setting& s : all_grids(RuleName::muon)) {
       if (s.type != type) continue;
-      const std::vector<double> each = run(s, {}, 0).product_flops;
+      const std::vector<double> each = run(s, {}, 0).gemm_flops;
       EXPECT_EQ(std::accumulate(each.begin(), each.end(), 0.0), all) << s.name();
       EXPECT_EQ(*std::ranges::max_element(each), each[0]) << s.name();
       EXPECT_LT(each[0], 1.5 * all / double(each.size())) << s.name();

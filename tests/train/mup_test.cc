@@ -50,7 +50,7 @@ double largest_ratio(const std::string& model, const std::string& keys) {
   std::vector<std::vector<ActivationSize>> sizes;
   for (const int64_t width : {kBase, 3 * kBase / 2, 2 * kBase, 3 * kBase})
     sizes.push_back(sizes_after_steps(model, width, keys));
-  EXPECT_EQ(sizes[0].size(), 2 * 5 + 1U) << "products and attention of two blocks, and the head's";
+  EXPECT_EQ(sizes[0].size(), 2 * 5 + 1U) << "GEMMs and attention of two blocks, and the head's";
   EXPECT_EQ(sizes[0][1].name, "attention 0");
   EXPECT_NE(sizes[0][2].name.find(".0."), std::string::npos) << sizes[0][2].name;
   double worst = 0;

@@ -81,7 +81,7 @@ double most_off(const Layer& l, Clip how) {
     for (size_t p : {1, 2}) {
       const std::vector<bf16> copy = t.rig.read<bf16>(t.flat(value, p));
       for (size_t i = 0; i < copy.size(); ++i)
-        EXPECT_EQ(to_float(copy[i]), to_float(from_float<bf16>(t.weights(p)[i]))) << "what products read";
+        EXPECT_EQ(to_float(copy[i]), to_float(from_float<bf16>(t.weights(p)[i]))) << "what GEMMs read";
     }
   return most;
 }

@@ -265,7 +265,7 @@ def parse_arguments():
     if args.variants is None:
         args.variants = ["eager", "compile"] + (["eager+onednn", "compile+onednn"] if args.precision == "fp32" else [])
     if args.precision != "fp32" and any("+onednn" in variant for variant in args.variants):
-        parser.error(f"--variants {' '.join(args.variants)}: +onednn is for fp32; bf16 products are oneDNN's anyway")
+        parser.error(f"--variants {' '.join(args.variants)}: +onednn is for fp32; bf16 GEMMs are oneDNN's anyway")
     if not args.torch_only and not args.athanor.is_file():
         parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor, or use --torch-only")
     return args

@@ -221,7 +221,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", type=json.loads, required=True, help="{layers, hidden, heads, time, batch, vocab}")
     parser.add_argument("--variant", default="eager",
-                        help="eager, compile or a mode of torch.compile; with +onednn: matrix products of GPT-2 by oneDNN; with "
+                        help="eager, compile or a mode of torch.compile; with +onednn: GEMMs of GPT-2 by oneDNN; with "
                              "+grouped: experts by the grouped product, in bf16")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--threads", type=int, required=True)

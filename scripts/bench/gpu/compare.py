@@ -51,7 +51,7 @@ MODELS = {
 # How much faster than others athanor is meant to be, and how soon its first step is meant to end.
 FASTER_THAN = {"torch": 1.3, "llm.c": 1.15, "LLMQ": 1.15}
 FIRST_STEP_SECONDS = 3
-# Seconds that a start takes on a GPU, thought, not measured: libraries, plans and weights; the search for products,
+# Seconds that a start takes on a GPU, thought, not measured: libraries, plans and weights; the search for GEMMs,
 # once for each model; PyTorch with its compiler.
 START, SEARCH, TORCH_START = 3.5, 7, 25
 TINY = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -13,7 +13,7 @@ from pathlib import Path
 from compare import MODELS, ROOT
 
 TOKENS = 524288  # of a step
-KINDS = {"gemm": "products", "scaled_gemm": "products", "quantize": "quantize", "attention_fwd": "attention",
+KINDS = {"gemm": "GEMMs", "scaled_gemm": "GEMMs", "quantize": "quantize", "attention_fwd": "attention",
          "attention_bwd": "attention"}
 
 
@@ -36,17 +36,17 @@ def limit(program, gpu, name, model, precision="bf16"):
 
 
 def print_models(args):
-    print("| model, tokens | micro-batch, recomputation | limit, tokens/s | target model | of it | products | "
+    print("| model, tokens | micro-batch, recomputation | limit, tokens/s | target model | of it | GEMMs | "
           "attention | rest |\n|---|---|---|---|---|---|---|---|")
     for name, model in sorted(MODELS.items()):
         row = limit(args.athanor, args.gpu, name, model)
-        shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %" for k in ("products", "attention", "rest"))
+        shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %" for k in ("GEMMs", "attention", "rest"))
         print(f"| {name}, {model['seq']} | {row['micro']}, {row['recompute']} | {row['tokens'] / 1e3:.1f}k | "
               f"{model['limit'] / 1e3:.1f}k | {100 * row['tokens'] / model['limit']:.0f} % | {shares} |")
 
 
 def print_precisions(args, precisions):
-    print("| model, tokens | `precision` | micro-batch, recomputation | memory | limit, tokens/s | beside bf16 | products | "
+    print("| model, tokens | `precision` | micro-batch, recomputation | memory | limit, tokens/s | beside bf16 | GEMMs | "
           "quantize | attention | rest |\n|---|---|---|---|---|---|---|---|---|---|")
     for name, model in sorted(MODELS.items()):
         if "gain" not in model:
@@ -56,7 +56,7 @@ def print_precisions(args, precisions):
             row = limit(args.athanor, args.gpu, name, model, precision)
             bf16 = bf16 or row["tokens"]
             shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %"
-                                for k in ("products", "quantize", "attention", "rest"))
+                                for k in ("GEMMs", "quantize", "attention", "rest"))
             print(f"| {name}, {model['seq']} | {precision.replace(':', ', ')} | {row['micro']}, {row['recompute']} | {row['memory']} | "
                   f"{row['tokens'] / 1e3:.1f}k | {row['tokens'] / bf16:.2f} | {shares} |", flush=True)
 

@@ -1,6 +1,6 @@
 """GPT-2 and Llama (Qwen2 too) in PyTorch, from the "model" object of a config: what athanor is compared with.
 
-Written to be fast: one product for q, k and v, one for gate and up, fused attention. Weights are read from, or written
+Written to be fast: one GEMM for q, k and v, one for gate and up, fused attention. Weights are read from, or written
 to, safetensors under Hugging Face's names. Needs PyTorch alone.
 """
 import ctypes

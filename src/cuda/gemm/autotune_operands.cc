@@ -35,9 +35,9 @@ void AutotuneMatrix::fill() {
     CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes_ - at), cudaMemcpyDefault));
 }
 
-AutotuneOperands::AutotuneOperands(const LibraryProduct& product, size_t scratch_bytes)
-    : product_(product), scratch_(scratch_bytes), positions_(product.op.positions.bytes()) {
-  const Gemm& op = product.op;
+AutotuneOperands::AutotuneOperands(const LibraryGemm& gemm, size_t scratch_bytes)
+    : gemm_(gemm), scratch_(scratch_bytes), positions_(gemm.op.positions.bytes()) {
+  const Gemm& op = gemm.op;
   int device = 0, cache = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
@@ -62,9 +62,9 @@ AutotuneOperands::AutotuneOperands(const LibraryProduct& product, size_t scratch
                        {p.d, d, p.align_d},
                        {p.d, p.n, p.align_d},
                        {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d},
-                       scales(product.a_layout, p.m, p.k),
-                       scales(product.b_layout, p.n, p.k),
-                       {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 4 : 0, kMostAlign}});
+                       scales(gemm.a_layout, p.m, p.k),
+                       scales(gemm.b_layout, p.n, p.k),
+                       {DType::f32, gemm.a_layout == ScaleLayout::tiles16 ? 4 : 0, kMostAlign}});
   if (op.positions) {
     const std::vector<int32_t> positions = positions_to_measure(p.m, op.aux.rows());
     CUDA_CHECK(cudaMemcpy(positions_.data(), positions.data(), op.positions.bytes(), cudaMemcpyDefault));
@@ -72,32 +72,32 @@ AutotuneOperands::AutotuneOperands(const LibraryProduct& product, size_t scratch
   CUDA_CHECK(cudaDeviceSynchronize());  // copies from pageable memory are not ordered before other streams
 }
 
-LibraryProduct AutotuneOperands::next() { return on(copies_[turn_++ % copies_.size()]); }
+LibraryGemm AutotuneOperands::next() { return on(copies_[turn_++ % copies_.size()]); }
 
-LibraryProduct AutotuneOperands::fresh() {
+LibraryGemm AutotuneOperands::fresh() {
   Copy& copy = copies_.front();
   copy.d.fill(), copy.aux.fill();
   CUDA_CHECK(cudaDeviceSynchronize());
   return on(copy);
 }
 
-LibraryProduct AutotuneOperands::on(const Copy& copy) const {
-  LibraryProduct product = product_;
-  Gemm& op = product.op;
+LibraryGemm AutotuneOperands::on(const Copy& copy) const {
+  LibraryGemm gemm = gemm_;
+  Gemm& op = gemm.op;
   op.a.data = copy.a.data();
   op.b.data = copy.b.data();
   op.d.data = copy.d.data();
   if (op.bias) op.bias.data = copy.bias.data();
   if (op.aux) op.aux.data = copy.aux.data();
   if (op.positions) op.positions.data = positions_.data();
-  product.a_scales = copy.a_scales.data();
-  product.b_scales = copy.b_scales.data();
-  if (product.a_layout == ScaleLayout::tiles16) {
-    product.scalars = reinterpret_cast<ProductScalars*>(copy.scalars.data());
-    product.a_global = reinterpret_cast<const float*>(product.scalars + 1);
-    product.b_global = product.a_global + 1;
+  gemm.a_scales = copy.a_scales.data();
+  gemm.b_scales = copy.b_scales.data();
+  if (gemm.a_layout == ScaleLayout::tiles16) {
+    gemm.scalars = reinterpret_cast<GemmScalars*>(copy.scalars.data());
+    gemm.a_global = reinterpret_cast<const float*>(gemm.scalars + 1);
+    gemm.b_global = gemm.a_global + 1;
   }
-  return product;
+  return gemm;
 }
 
 }  // namespace athanor::cuda

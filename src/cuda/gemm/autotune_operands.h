@@ -23,18 +23,18 @@ class AutotuneMatrix {
 // Several copies of an op's operands, so that a launch finds few of its own in the L2 cache.
 class AutotuneOperands {
  public:
-  AutotuneOperands(const LibraryProduct& product, size_t scratch_bytes);
-  LibraryProduct next();   // the GEMM on the next copy of its operands
-  LibraryProduct fresh();  // the GEMM on a copy whose d and aux are refilled
+  AutotuneOperands(const LibraryGemm& gemm, size_t scratch_bytes);
+  LibraryGemm next();   // the GEMM on the next copy of its operands
+  LibraryGemm fresh();  // the GEMM on a copy whose d and aux are refilled
   void* scratch() const { return scratch_.data(); }
 
  private:
   struct Copy;
-  LibraryProduct on(const Copy&) const;
+  LibraryGemm on(const Copy&) const;
   struct Copy {
     AutotuneMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
   };
-  LibraryProduct product_;
+  LibraryGemm gemm_;
   DeviceMemory scratch_, positions_;
   std::vector<Copy> copies_;
   size_t turn_ = 0;

@@ -123,9 +123,9 @@ GemmFile parse_gemm_choices(const std::string& text) {
   try {
     return parse(text);
   } catch (const Json::exception& e) {
-    throw Error(cat("choices of matrix products: not readable: ", json_problem(e.what()), remedy));
+    throw Error(cat("choices of GEMMs: not readable: ", json_problem(e.what()), remedy));
   } catch (const Error& e) {
-    throw Error(cat("choices of matrix products: ", e.what(), remedy));
+    throw Error(cat("choices of GEMMs: ", e.what(), remedy));
   }
 }
 

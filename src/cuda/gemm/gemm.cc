@@ -5,7 +5,7 @@
 #include "cuda/basic.h"
 #include "cuda/check.h"
 #include "cuda/column_sum.h"
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/wgmma_gemm.h"
 #include "cuda/mlp.h"
 #include "cuda/rope.h"
 namespace athanor::cuda {
@@ -18,15 +18,15 @@ void check_types(const Gemm& op) {
   if (op.a.dtype != op.b.dtype)
     throw Error(cat("gemm: a is ", op.a.dtype, " and b is ", op.b.dtype, "; on a GPU they need one type"));
   if (op.d.dtype != op.a.dtype && op.d.dtype != DType::f32)
-    throw Error(cat("gemm: products of ", op.a.dtype, " give ", op.a.dtype, " or f32 on a GPU, not ", op.d.dtype));
+    throw Error(cat("gemm: GEMMs of ", op.a.dtype, " give ", op.a.dtype, " or f32 on a GPU, not ", op.d.dtype));
   if (op.bias && op.bias.dtype != op.d.dtype)
     throw Error(cat("gemm: the bias is ", op.bias.dtype, " and d is ", op.d.dtype, "; on a GPU they need one type"));
 }
 
 // A GEMM with k = 0: d = 0, or unchanged if it accumulates.
-void empty_product(const Gemm& op, cudaStream_t stream) {
+void empty_gemm(const Gemm& op, cudaStream_t stream) {
   if (op.accumulate) return;
-  CHECK(!op.bias, "gemm: a bias without a product (k = 0)");
+  CHECK(!op.bias, "gemm: a bias without a GEMM (k = 0)");
   const size_t size = size_of(op.d.dtype);
   CUDA_CHECK(cudaMemset2DAsync(op.d.data, static_cast<size_t>(op.d.stride()) * size, 0,
                                static_cast<size_t>(op.n()) * size, static_cast<size_t>(op.m()), stream));
@@ -121,7 +121,7 @@ cudaDataType_t type_of(DType dtype) {
     case DType::f4_e2m1:
       return CUDA_R_4F_E2M1;
     default:
-      throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
+      throw Error(cat("gemm: ", dtype, " matrices have no GEMM on a GPU; expected f32, bf16 or f16"));
   }
 }
 
@@ -167,25 +167,25 @@ GemmRunner::GemmRunner(const CublasLtTable& table, Options options)
 void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProblem& p) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error(
-      cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
+      cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the GEMM ", p, ": ", remedy(status)));
 }
 
-GemmProblem problem_of(const LibraryProduct& product) {
-  GemmProblem p = problem_of(product.op);
-  p.scales_a = product.a_layout, p.scales_b = product.b_layout;
-  p.fast = product.fast;
+GemmProblem problem_of(const LibraryGemm& gemm) {
+  GemmProblem p = problem_of(gemm.op);
+  p.scales_a = gemm.a_layout, p.scales_b = gemm.b_layout;
+  p.fast = gemm.fast;
   return p;
 }
 
-bool GemmRunner::fused(const LibraryProduct& product) {
-  if (product.op.d.numel() == 0 || product.op.k() == 0) return false;
-  return !plan_of(problem_of(product)).in_parts;
+bool GemmRunner::fused(const LibraryGemm& gemm) {
+  if (gemm.op.d.numel() == 0 || gemm.op.k() == 0) return false;
+  return !plan_of(problem_of(gemm)).in_parts;
 }
 
-void GemmRunner::run_in_parts(const LibraryProduct& product, void* scratch, cudaStream_t stream) {
-  in_parts(product.op, [&]<class Part>(const Part& part) {
+void GemmRunner::run_in_parts(const LibraryGemm& gemm, void* scratch, cudaStream_t stream) {
+  in_parts(gemm.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>) {
-      LibraryProduct alone = product;
+      LibraryGemm alone = gemm;
       alone.op = part;
       run(alone, scratch, stream);
     } else {
@@ -194,20 +194,19 @@ void GemmRunner::run_in_parts(const LibraryProduct& product, void* scratch, cuda
   });
 }
 
-void GemmRunner::run(const LibraryProduct& product, void* scratch, cudaStream_t stream) {
-  const Gemm& op = product.op;
-  if (op.epilogue != Epilogue::none && !fused(product)) return run_in_parts(product, scratch, stream);
+void GemmRunner::run(const LibraryGemm& gemm, void* scratch, cudaStream_t stream) {
+  const Gemm& op = gemm.op;
+  if (op.epilogue != Epilogue::none && !fused(gemm)) return run_in_parts(gemm, scratch, stream);
   if (op.d.numel() == 0) return;
-  if (op.k() == 0) return empty_product(op, stream);
-  if (!product.quantized()) check_types(op);
-  const GemmProblem p = problem_of(product);
-  require(launch(product, plan_of(p), scratch, stream), "a launch failed", p);
+  if (op.k() == 0) return empty_gemm(op, stream);
+  if (!gemm.quantized()) check_types(op);
+  const GemmProblem p = problem_of(gemm);
+  require(launch(gemm, plan_of(p), scratch, stream), "a launch failed", p);
 }
 
 // Arguments in host memory are read before the call returns, so a captured launch has their values.
-cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& plan, void* scratch,
-                                  cudaStream_t stream) const {
-  const Gemm& op = product.op;
+cublasStatus_t GemmRunner::launch(const LibraryGemm& gemm, const Plan& plan, void* scratch, cudaStream_t stream) const {
+  const Gemm& op = gemm.op;
   if (plan.own) {
     run_by_wgmma(op, stream);
     return CUBLAS_STATUS_SUCCESS;
@@ -220,16 +219,16 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
   if (op.bias || op.sums()) status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.sums() ? sums : op.bias.data);
   if (status == CUBLAS_STATUS_SUCCESS && (op.epilogue == Epilogue::gelu || op.epilogue == Epilogue::gelu_gradient))
     status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, op.aux.data);
-  if (product.quantized() && status == CUBLAS_STATUS_SUCCESS)
-    status = set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scales);
-  if (product.quantized() && status == CUBLAS_STATUS_SUCCESS)
-    status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
+  if (gemm.quantized() && status == CUBLAS_STATUS_SUCCESS)
+    status = set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, gemm.b_scales);
+  if (gemm.quantized() && status == CUBLAS_STATUS_SUCCESS)
+    status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, gemm.a_scales);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const bool residual = op.epilogue == Epilogue::add;
   const bool adds = op.accumulate || residual;
-  const ProductScalars plain{1, adds ? 1.f : 0.f};
-  if (product.scalars) multiply_scales(product.scalars, product.a_global, product.b_global, adds, stream);
-  const ProductScalars* scalars = product.scalars ? product.scalars : &plain;
+  const GemmScalars plain{1, adds ? 1.f : 0.f};
+  if (gemm.scalars) multiply_scales(gemm.scalars, gemm.a_global, gemm.b_global, adds, stream);
+  const GemmScalars* scalars = gemm.scalars ? gemm.scalars : &plain;
   status = lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &scalars->alpha, op.b.data, plan.a.get(), op.a.data,
                               plan.b.get(), &scalars->beta, residual ? op.aux.data : op.d.data, plan.d.get(), op.d.data,
                               plan.d.get(), &plan.algorithm, scratch, options_.workspace_bytes, stream);
@@ -243,7 +242,7 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
             .a = {nullptr, lt_.cublasLtMatrixLayoutDestroy},
             .b = {nullptr, lt_.cublasLtMatrixLayoutDestroy},
             .d = {nullptr, lt_.cublasLtMatrixLayoutDestroy}};
-  const char* what = "a product cannot be described";
+  const char* what = "a GEMM cannot be described";
   cublasLtMatmulDesc_t desc = nullptr;
   require(lt_.cublasLtMatmulDescCreate(&desc, compute_type_of(p), CUDA_R_32F), what, p);
   plan.desc.reset(desc);
@@ -366,7 +365,7 @@ void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.own && wgmma_takes(p, capability_)) return;
   const Verdict verdict = !plan.in_parts && !plan.own && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
   if (!verdict.usable)
-    throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",
+    throw Error(cat("choices of GEMMs: the algorithm stored for ", p, " is not usable (",
                     lt_.cublasLtGetStatusName(verdict.status),
                     "); delete the file to have the algorithms chosen anew, bits may then differ"));
 }

@@ -1,4 +1,4 @@
-// GEMMs on a GPU through cuBLASLt, or by the program's own kernel (wgmma_product.h). The library is column-major, so d
+// GEMMs on a GPU through cuBLASLt, or by the program's own kernel (wgmma_gemm.h). The library is column-major, so d
 // = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial sums over k are
 // added in f32 and in a fixed order, so results are the same bits in every run. Epilogues are fused where autotuning
 // found that faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
@@ -30,17 +30,17 @@ cudaDataType_t type_of(DType dtype);
 cublasComputeType_t compute_type_of(const GemmProblem& p);
 
 // A GEMM as it is passed to the library, with plain or quantized operands.
-struct LibraryProduct {
+struct LibraryGemm {
   Gemm op;
   ScaleLayout a_layout{}, b_layout{};                    // none: plain operands
   const void *a_scales = nullptr, *b_scales = nullptr;   // in device memory
   const float *a_global = nullptr, *b_global = nullptr;  // FP4 only: scales of the whole operands
-  ProductScalars* scalars = nullptr;                     // FP4 only: memory for alpha and beta, which the library reads
+  GemmScalars* scalars = nullptr;                        // FP4 only: memory for alpha and beta, which the library reads
   bool fast = false;
-  LibraryProduct(const Gemm& product) : op(product) {}
+  LibraryGemm(const Gemm& gemm) : op(gemm) {}
   bool quantized() const { return a_layout != ScaleLayout::none; }
 };
-GemmProblem problem_of(const LibraryProduct&);
+GemmProblem problem_of(const LibraryGemm&);
 
 class GemmRunner {
  public:
@@ -51,16 +51,16 @@ class GemmRunner {
   GemmRunner(const CublasLtTable& table, Options options);
 
   size_t scratch(const Gemm& op) const { return cuda::scratch(op, options_.workspace_bytes); }
-  void run(const Gemm& op, void* scratch, cudaStream_t stream) { run(LibraryProduct(op), scratch, stream); }
+  void run(const Gemm& op, void* scratch, cudaStream_t stream) { run(LibraryGemm(op), scratch, stream); }
 
   // GEMMs of quantized operands: by the library if it has them, else on operands dequantized to f32 (gemm/scaled.cc).
   size_t scratch(const ScaledGemm& op) { return cuda::scratch(op, native(op), options_.workspace_bytes); }
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
   // Also not possible if the library has no algorithm; a warning says so once for each kind of GEMM.
-  NativeProduct native(const ScaledGemm& op);
+  NativeGemm native(const ScaledGemm& op);
   int capability() const { return capability_; }  // compute capability of the GPU: 90 for 9.0
-  bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
-  bool fuses(const GroupedGemm& op) const { return grouped_product_takes(op, capability_); }
+  bool fuses(const Gemm& op) const { return own_gemm_takes(problem_of(op), capability_); }
+  bool fuses(const GroupedGemm& op) const { return grouped_gemm_takes(op, capability_); }
 
   // Autotunes the distinct problems of the ops that have no measured choice, those with the most work first: times the
   // heuristic's best results, for epilogues also separate kernels, and keeps the fastest. Uses only the alignment of
@@ -76,10 +76,10 @@ class GemmRunner {
                       std::span<const ScaledGemm> of_quantized = {});
 
   // See Tuning.
-  ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream) {
-    return time(LibraryProduct(op), recompute, stream);
+  GemmTime time(const Gemm& op, bool recompute, cudaStream_t stream) {
+    return time(LibraryGemm(op), recompute, stream);
   }
-  ProductTime time(const ScaledGemm& op, cudaStream_t stream);
+  GemmTime time(const ScaledGemm& op, cudaStream_t stream);
 
   // All choices so far, including imported ones.
   std::string export_choices() const { return to_json(key_, choices_); }
@@ -119,12 +119,12 @@ class GemmRunner {
   };
   Verdict check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
   void check_imported(const GemmProblem& p, const Plan& plan) const;
-  void run(const LibraryProduct& product, void* scratch, cudaStream_t stream);
-  bool fused(const LibraryProduct& product);
-  void run_in_parts(const LibraryProduct& product, void* scratch, cudaStream_t stream);
-  cublasStatus_t launch(const LibraryProduct& product, const Plan& plan, void* scratch, cudaStream_t stream) const;
-  LibraryProduct native_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const;
-  Gemm decoded_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const;
+  void run(const LibraryGemm& gemm, void* scratch, cudaStream_t stream);
+  bool fused(const LibraryGemm& gemm);
+  void run_in_parts(const LibraryGemm& gemm, void* scratch, cudaStream_t stream);
+  cublasStatus_t launch(const LibraryGemm& gemm, const Plan& plan, void* scratch, cudaStream_t stream) const;
+  LibraryGemm native_gemm(const ScaledGemm& op, const NativeGemm& native, void* scratch) const;
+  Gemm decoded_gemm(const ScaledGemm& op, const NativeGemm& native, void* scratch) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   // A candidate for a problem: an algorithm of the library, the program's own kernel, or GEMM and epilogue as separate
@@ -136,14 +136,14 @@ class GemmRunner {
   class Timer;  // gemm/timer.h
   struct Timed;
   struct Searched {
-    LibraryProduct product;
-    ProductUse use;
+    LibraryGemm gemm;
+    GemmUse use;
   };
   std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized);
-  ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
-  Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
+  GemmTime time(const LibraryGemm& gemm, bool recompute, cudaStream_t stream);
+  Timed time_candidates(const LibraryGemm& gemm, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
-  ProductMethod method_of(const Candidate& candidate) const;
+  GemmMethod method_of(const Candidate& candidate) const;
 
   CublasLtTable lt_;
   Options options_;

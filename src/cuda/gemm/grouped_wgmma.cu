@@ -38,7 +38,7 @@ struct Swiglu {
 };
 template <class Epilogue>
 constexpr bool kGated = !std::is_same_v<Epilogue, Plain>;
-template <Grouped product>
+template <Grouped role>
 struct Maps {
   CUtensorMap a, b;
 };
@@ -57,11 +57,11 @@ struct Tile {
 
 // Calls visit(tile) for each of this block's tiles. An expert's tiles are numbered column by column, so that blocks
 // which run at the same time share columns of W.
-template <Grouped product, class Epilogue, class F>
+template <Grouped role, class Epilogue, class F>
 __device__ __forceinline__ void for_experts(const Experts& x, F visit) {
-  constexpr bool kWeights = product == Grouped::weight_gradient;
+  constexpr bool kWeights = role == Grouped::weight_gradient;
   constexpr int kWidth = Epilogue::kWidth;
-  const int width = product == Grouped::forward ? x.outputs / (kColumns / kWidth) : x.inputs;
+  const int width = role == Grouped::forward ? x.outputs / (kColumns / kWidth) : x.inputs;
   const int columns = (width + kWidth - 1) / kWidth;
   int expert = 0, before = 0, begin = x.offsets[0], end = x.offsets[1];  // before: tiles of earlier experts
   for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
@@ -78,20 +78,20 @@ __device__ __forceinline__ void for_experts(const Experts& x, F visit) {
   }
 }
 
-template <Grouped product>
+template <Grouped role>
 __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
-  const int terms = product == Grouped::forward          ? x.inputs
-                    : product == Grouped::input_gradient ? x.outputs
+  const int terms = role == Grouped::forward          ? x.inputs
+                    : role == Grouped::input_gradient ? x.outputs
                                                          : tile.end - tile.begin;
   return (terms + kTerms - 1) / kTerms;
 }
 
-template <class Epilogue, Grouped product, class T>
-__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps,
+template <class Epilogue, Grouped role, class T>
+__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
                                         const Experts& x) {
   Turn<kSlots> turn;
-  for_experts<product, Epilogue>(x, [&](const Tile& tile) {
-    const int steps = steps_of<product>(x, tile);
+  for_experts<role, Epilogue>(x, [&](const Tile& tile) {
+    const int steps = steps_of<role>(x, tile);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step)
       ring.fill(turn, [&](int i) {
@@ -99,19 +99,19 @@ __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const
         uint64_t* full = &ring.full[i];
         const int k = step * kTerms;
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
-        if constexpr (product == Grouped::weight_gradient) {
+        if constexpr (role == Grouped::weight_gradient) {
 #pragma unroll
           for (int c = 0; c < kRows / kBoxColumns; ++c)
             ptx::tma_load(slot.a + c * kPanel, &maps.a, full, tile.row + c * kBoxColumns, tile.begin + k);
         } else {
           ptx::tma_load(slot.a, &maps.a, full, k, tile.row);
         }
-        if constexpr (product == Grouped::forward) {
+        if constexpr (role == Grouped::forward) {
           const int row = tile.expert * x.outputs + tile.column;
           ptx::tma_load(slot.b, &maps.b, full, k, row);
           if constexpr (kGated<Epilogue>) ptx::tma_load(slot.b + kHalf * kTerms, &maps.b, full, k, row + x.outputs / 2);
         } else {
-          const int row = product == Grouped::weight_gradient ? tile.begin + k : tile.expert * x.outputs + k;
+          const int row = role == Grouped::weight_gradient ? tile.begin + k : tile.expert * x.outputs + k;
 #pragma unroll
           for (int c = 0; c < kColumns / kBoxColumns; ++c)
             ptx::tma_load(slot.b + c * kPanel, &maps.b, full, tile.column + c * kBoxColumns, row);
@@ -133,10 +133,10 @@ __device__ __forceinline__ void clear_rows(Slot<T>& slot, int first) {
   ptx::bar_sync(kBarrier, kConsumers);
 }
 
-template <Grouped product, class T>
+template <Grouped role, class T>
 __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps, int terms) {
-  constexpr bool kWeights = product == Grouped::weight_gradient;
+  constexpr bool kWeights = role == Grouped::weight_gradient;
   sum_steps(sums, ring, turn, steps, [&](int slot, uint32_t step) {
     if constexpr (kWeights) {
       const int left = terms - static_cast<int>(step) * kTerms;
@@ -145,14 +145,14 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
     constexpr uint32_t kAtoms = kPanel * sizeof(T);  // bytes from one panel to the next
     const uint64_t a = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
     const uint64_t b =
-        ptx::matrix_descriptor(smem.slots[slot].b, {.leading = product == Grouped::forward ? 16 : kAtoms});
+        ptx::matrix_descriptor(smem.slots[slot].b, {.leading = role == Grouped::forward ? 16 : kAtoms});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of a K-major operand, or 16 rows of a panel
       const bool adds = step > 0 || k > 0;
-      if constexpr (product == Grouped::forward)
+      if constexpr (role == Grouped::forward)
         ptx::wgmma<T>(sums, a + 2 * k, b + 2 * k, adds);
-      else if constexpr (product == Grouped::input_gradient)
+      else if constexpr (role == Grouped::input_gradient)
         ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, a + 2 * k, b + k * kRowBytes, adds);
       else
         ptx::wgmma<T, T, ptx::Major::kRows, ptx::Major::kRows>(sums, a + k * kRowBytes, b + k * kRowBytes, adds);
@@ -245,8 +245,8 @@ __device__ __forceinline__ void add_rows(const Sums& sums, D* d, int row, int ou
   }
 }
 
-template <Grouped product, class T, class D, class Epilogue>
-__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps,
+template <Grouped role, class T, class D, class Epilogue>
+__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
                                           const Experts& x, D* d, const Epilogue& epilogue) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
@@ -262,16 +262,16 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
   ptx::registers_increase<kConsumerRegisters>();
   const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
   Turn<kSlots> turn;
-  for_experts<product, Epilogue>(x, [&](const Tile& tile) {
+  for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     Sums sums;
-    multiply<product>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<product>(x, tile)),
+    multiply<role>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<role>(x, tile)),
                       tile.end - tile.begin);
     const int row = tile.row + warp * kWarpRows;
-    if constexpr (product == Grouped::weight_gradient) {
+    if constexpr (role == Grouped::weight_gradient) {
       add_rows(sums, d + static_cast<int64_t>(tile.expert) * x.outputs * x.inputs, row, x.outputs, tile.column,
                x.inputs);
     } else {
-      const int columns = product == Grouped::forward ? x.outputs : x.inputs;
+      const int columns = role == Grouped::forward ? x.outputs : x.inputs;
       const Result<T> to{d, columns, columns, tile.end};
       if constexpr (kGated<Epilogue>)
         store_rows(sums, smem.panels[warp], to, row, tile.column, epilogue);
@@ -282,27 +282,27 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
 }
 #endif
 
-template <Grouped product, class T, class D, class Epilogue>
+template <Grouped role, class T, class D, class Epilogue>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    grouped_wgmma(const __grid_constant__ Maps<product> maps, const __grid_constant__ Experts x, D* d,
+    grouped_wgmma(const __grid_constant__ Maps<role> maps, const __grid_constant__ Experts x, D* d,
                   const __grid_constant__ Epilogue epilogue) {
 #if PTX_SM90A
   SHARED(Ring<kSlots>, ring);
   DYN_SMEM(raw);
-  run_block<product>(*reinterpret_cast<Smem<T>*>(raw), ring, maps, x, d, epilogue);
+  run_block<role>(*reinterpret_cast<Smem<T>*>(raw), ring, maps, x, d, epilogue);
 #endif
 }
 
 // ---- launchers
 
-template <Grouped product, class T, class D, class Epilogue = Plain>
+template <Grouped role, class T, class D, class Epilogue = Plain>
 void launch_grouped_wgmma(const GroupedGemm& op, cudaStream_t stream, const Epilogue& epilogue = {}) {
-  constexpr bool kWeights = product == Grouped::weight_gradient, kForward = product == Grouped::forward;
+  constexpr bool kWeights = role == Grouped::weight_gradient, kForward = role == Grouped::forward;
   const TensorMapEncoder encode = tensor_map_encoder();
   const auto map = [&](const Tensor& t, uint32_t box) {
     return tensor_map<T>(encode, {data<T>(t), t.rows(), t.cols(), t.cols(), box});
   };
-  const Maps<product> maps{map(op.a, kWeights ? kTerms : kRows), map(op.b, kForward ? Epilogue::kWidth : kTerms)};
+  const Maps<role> maps{map(op.a, kWeights ? kTerms : kRows), map(op.b, kForward ? Epilogue::kWidth : kTerms)};
   const Experts x{data<int>(op.offsets), static_cast<int>(op.experts()), static_cast<int>(op.outputs()),
                   static_cast<int>(op.inputs())};
   const int64_t rows = kWeights ? op.experts() * div_ceil<int64_t>(op.outputs(), kRows)
@@ -311,16 +311,16 @@ void launch_grouped_wgmma(const GroupedGemm& op, cudaStream_t stream, const Epil
   const int64_t tiles = rows * div_ceil<int64_t>(width, Epilogue::kWidth);
   const LaunchConfig config{dim3(grid_size(std::min<int64_t>(multiprocessors(), tiles))), dim3(kThreads),
                             sizeof(Smem<T>), stream};
-  CUDA_CHECK(launch(grouped_wgmma<product, T, D, Epilogue>, config, maps, x, data<D>(op.d), epilogue));
+  CUDA_CHECK(launch(grouped_wgmma<role, T, D, Epilogue>, config, maps, x, data<D>(op.d), epilogue));
 }
 
 template <class T>
-void launch_product(const GroupedGemm& op, cudaStream_t stream) {
+void launch_gemm(const GroupedGemm& op, cudaStream_t stream) {
   if (op.h)
     return launch_grouped_wgmma<Grouped::forward, T, T>(
         op, stream, Swiglu<T>{data<T>(op.h), data<float>(op.weights), data<int>(op.slots)});
-  if (op.product == Grouped::forward) return launch_grouped_wgmma<Grouped::forward, T, T>(op, stream);
-  if (op.product == Grouped::input_gradient) return launch_grouped_wgmma<Grouped::input_gradient, T, T>(op, stream);
+  if (op.role == Grouped::forward) return launch_grouped_wgmma<Grouped::forward, T, T>(op, stream);
+  if (op.role == Grouped::input_gradient) return launch_grouped_wgmma<Grouped::input_gradient, T, T>(op, stream);
   if (op.d.dtype == DType::f32) return launch_grouped_wgmma<Grouped::weight_gradient, T, float>(op, stream);
   launch_grouped_wgmma<Grouped::weight_gradient, T, T>(op, stream);
 }
@@ -329,12 +329,12 @@ void launch_product(const GroupedGemm& op, cudaStream_t stream) {
 
 bool grouped_wgmma_takes(const GroupedGemm& op) {
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  return grouped_product_takes(op, 90) && aligned(op.a) && aligned(op.b) && aligned(op.d) && aligned(op.h) &&
+  return grouped_gemm_takes(op, 90) && aligned(op.a) && aligned(op.b) && aligned(op.d) && aligned(op.h) &&
          has_image(grouped_wgmma<Grouped::forward, bf16, bf16, Plain>);
 }
 
 void run_grouped_by_wgmma(const GroupedGemm& op, cudaStream_t stream) {
-  op.a.dtype == DType::bf16 ? launch_product<bf16>(op, stream) : launch_product<fp16>(op, stream);
+  op.a.dtype == DType::bf16 ? launch_gemm<bf16>(op, stream) : launch_gemm<fp16>(op, stream);
 }
 
 }  // namespace athanor::cuda

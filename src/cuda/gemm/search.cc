@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "cuda/gemm/algorithms.h"
 #include "cuda/gemm/timer.h"
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/wgmma_gemm.h"
 namespace athanor::cuda {
 namespace {
 
@@ -26,23 +26,22 @@ GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
   return {.in_parts = plan.in_parts, .own = plan.own, .algorithm = plan.algorithm};
 }
 
-ProductMethod GemmRunner::method_of(const Candidate& candidate) const {
+GemmMethod GemmRunner::method_of(const Candidate& candidate) const {
   return {.words = candidate.own ? wgmma_method() : describe_algorithm(lt_, candidate.algorithm)};
 }
 
-ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
-  const NativeProduct native = this->native(op);
-  return time(
-      native.possible ? native_product(op, native, nullptr) : LibraryProduct(decoded_product(op, native, nullptr)),
-      false, stream);
+GemmTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
+  const NativeGemm native = this->native(op);
+  return time(native.possible ? native_gemm(op, native, nullptr) : LibraryGemm(decoded_gemm(op, native, nullptr)),
+              false, stream);
 }
 
-ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
-  const GemmProblem p = problem_of(product);
+GemmTime GemmRunner::time(const LibraryGemm& gemm, bool recompute, cudaStream_t stream) {
+  const GemmProblem p = problem_of(gemm);
   const Candidate choice = choice_of(p);
-  ProductTime time;
+  GemmTime time;
   {
-    Timer timer(*this, product, recompute, stream);
+    Timer timer(*this, gemm, recompute, stream);
     time.seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
     require(timer.refusal(), "autotuning failed", p);
   }
@@ -50,9 +49,9 @@ ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cuda
     time.method = method_of(choice);
     return time;
   }
-  in_parts(product.op, [&]<class Part>(const Part& part) {
+  in_parts(gemm.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>) {
-      LibraryProduct alone = product;
+      LibraryGemm alone = gemm;
       alone.op = part;
       time.method = method_of(choice_of(problem_of(alone)));
     }
@@ -62,8 +61,8 @@ ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cuda
 }
 
 // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
-GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
-  Timer timer(*this, product, recompute, stream);
+GemmRunner::Timed GemmRunner::time_candidates(const LibraryGemm& gemm, bool recompute, cudaStream_t stream) {
+  Timer timer(*this, gemm, recompute, stream);
   const GemmProblem& p = timer.problem();
   std::vector<Candidate> candidates;
   if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
@@ -77,7 +76,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
     if (chosen == 0 || best[chosen] > (1 - kLeastGain) * best[0]) return {candidates[0], best[0], best[0]};
     const std::string why = timer.difference(candidates[0], candidates[chosen]);
     if (why.empty()) return {candidates[chosen], best[0], best[chosen]};
-    log::warn("matrix products: ", method_of(candidates[chosen]).words, " was the fastest in autotuning of ", p,
+    log::warn("GEMMs: ", method_of(candidates[chosen]).words, " was the fastest in autotuning of ", p,
               " and is not used, since its results are not those of the first candidate: ", why, "; please report it");
     best[chosen] = Timer::kNever;
   }
@@ -89,28 +88,28 @@ std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> op
                                                         std::span<const ScaledGemm> of_quantized) {
   std::vector<Gemm> plain(ops.begin(), ops.end());
   std::map<GemmProblem, Searched> natives;
-  const auto add = [&](const LibraryProduct& product, int64_t ProductUse::*count) {
-    const GemmProblem p = problem_of(product);
-    Searched& one = natives.try_emplace(p, Searched{product, {}}).first->second;
-    one.use.op = product.op;
+  const auto add = [&](const LibraryGemm& gemm, int64_t GemmUse::*count) {
+    const GemmProblem p = problem_of(gemm);
+    Searched& one = natives.try_emplace(p, Searched{gemm, {}}).first->second;
+    one.use.op = gemm.op;
     one.use.*count += 1;
   };
   for (const ScaledGemm& op : of_quantized) {
-    if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
-    const NativeProduct native = this->native(op);
+    if (op.gemm.d.numel() == 0 || op.gemm.k() == 0) continue;
+    const NativeGemm native = this->native(op);
     if (!native.possible) {
-      plain.push_back(decoded_product(op, native, nullptr));
+      plain.push_back(decoded_gemm(op, native, nullptr));
       continue;
     }
-    LibraryProduct product = native_product(op, native, nullptr);
-    add(product, &ProductUse::launches);
-    if (product.op.epilogue == Epilogue::none) continue;
-    product.op.epilogue = Epilogue::none;
-    product.op.aux = {};
-    add(product, &ProductUse::within);
+    LibraryGemm gemm = native_gemm(op, native, nullptr);
+    add(gemm, &GemmUse::launches);
+    if (gemm.op.epilogue == Epilogue::none) continue;
+    gemm.op.epilogue = Epilogue::none;
+    gemm.op.aux = {};
+    add(gemm, &GemmUse::within);
   }
   std::vector<Searched> order;
-  for (const ProductUse& use : distinct_products(plain)) order.push_back({use.op, use});
+  for (const GemmUse& use : distinct_gemms(plain)) order.push_back({use.op, use});
   for (const auto& [problem, one] : natives) order.push_back(one);
   std::stable_sort(order.begin(), order.end(),
                    [](const Searched& x, const Searched& y) { return x.use.flops() > y.use.flops(); });
@@ -123,14 +122,14 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
   SearchReport report{.problems = static_cast<int>(order.size())};
   const auto start = std::chrono::steady_clock::now();
   for (const Searched& one : order) {
-    const LibraryProduct& product = one.product;
-    const ProductUse& use = one.use;
-    const GemmProblem p = problem_of(product);
+    const LibraryGemm& gemm = one.gemm;
+    const GemmUse& use = one.use;
+    const GemmProblem p = problem_of(gemm);
     const auto known = choices_.find(cat(p));
     if (known != choices_.end() && known->second.microseconds > 0) continue;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
-    const Timed timed = with_context("choosing the algorithms of matrix products by autotuning (gemm search)",
-                                     [&] { return time_candidates(product, use.recompute, stream); });
+    const Timed timed = with_context("choosing the algorithms of GEMMs by autotuning (gemm search)",
+                                     [&] { return time_candidates(gemm, use.recompute, stream); });
     const Candidate& chosen = timed.chosen;
     choices_[cat(p)] = {
         .algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts, .own = chosen.own};

@@ -14,7 +14,7 @@ class GemmRunner::Timer {
   static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a rejected candidate
 
   // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
-  Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream);
+  Timer(GemmRunner& runner, const LibraryGemm& gemm, bool recompute, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }                 // empty if the library must not be used
@@ -24,7 +24,7 @@ class GemmRunner::Timer {
   std::string difference(const Candidate& expected, const Candidate& candidate);  // see cuda/compare.h
 
  private:
-  cublasStatus_t run(const LibraryProduct& product, const Candidate& candidate);
+  cublasStatus_t run(const LibraryGemm& gemm, const Candidate& candidate);
 
   GemmRunner& runner_;
   GemmProblem problem_;

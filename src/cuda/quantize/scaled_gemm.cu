@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) pack_rows(uint8_t* out, const uint8_
   st8(out + at * (kPiece / 2), {packed(v.x, v.y), packed(v.z, v.w)});
 }
 
-__global__ void multiply_two(ProductScalars* out, const float* a, const float* b, float beta) {
+__global__ void multiply_two(GemmScalars* out, const float* a, const float* b, float beta) {
   ptx::wait_for_earlier_kernels();
   *out = {__fmul_rn(*a, *b), beta};
 }
@@ -153,7 +153,7 @@ template <bool kPack>
 void transpose(void* out, const Tensor& quantized, cudaStream_t stream) {
   const int64_t rows = quantized.rows(), columns = quantized.cols();
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(quantized.data), "codes: ", quantized.shape,
+  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(quantized.data), "quantized values: ", quantized.shape,
         " at ", quantized.data, " cannot be transposed in pieces of 16 bytes");
   const int64_t tiles = div_ceil<int64_t>(columns, kTileSide), bands = div_ceil<int64_t>(rows, kTileSide);
   CUDA_CHECK(launch(transpose_bytes<kPack>, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
@@ -170,7 +170,7 @@ void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t 
       launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(quantized), pieces));
 }
 
-void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream) {
+void multiply_scales(GemmScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream) {
   CUDA_CHECK(launch(multiply_two, {dim3(1), dim3(1), 0, stream}, out, a, b, adds ? 1.f : 0.f));
 }
 
@@ -220,7 +220,7 @@ void decode(const Decoding& op, cudaStream_t stream) {
     of_type.template operator()<E2m1>();
 }
 
-void round_product(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream) {
+void round_gemm(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream) {
   if (d.numel() == 0) return;
   by_type(d.dtype, [&]<class T>() {
     CHECK(!bias || bias.dtype == d.dtype, "scaled_gemm: the bias is ", bias.dtype, " and d is ", d.dtype,

@@ -12,10 +12,10 @@ void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream
 void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream);
 
 // alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
-struct ProductScalars {
+struct GemmScalars {
   float alpha, beta;
 };
-void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream);
+void multiply_scales(GemmScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream);
 
 // Scales of a GEMM operand, to be rearranged into a layout of the library. terms: the dimension of `quantized` that is
 // K.
@@ -38,5 +38,5 @@ struct Decoding {
 void decode(const Decoding& op, cudaStream_t stream);
 
 // d = z + bias, rounded to d's type; z [M, N] f32, contiguous.
-void round_product(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream);
+void round_gemm(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -249,10 +249,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
 // ---- 8-bit moments: a warp has one block of them, a thread eight
 
-static_assert(kCodeBlock == 32 * kElements);
+static_assert(kMomentBlock == 32 * kElements);
 __device__ const DynamicMap code_maps[2] = {kSignedMap, kUnsignedMap};
 
-struct CodedPart {
+struct QuantizedPart {
   Part part;  // m, v: 8-bit values
   float *m_scale, *v_scale;
 };
@@ -290,7 +290,7 @@ __device__ __forceinline__ float scale_of(const float (&x)[kElements]) {
 
 template <class Kind>
 __global__ void __launch_bounds__(kTileThreads)
-    adamw_8bit_tiles(const __grid_constant__ Ranges<CodedPart> parts, const AdamRule op) {
+    adamw_8bit_tiles(const __grid_constant__ Ranges<QuantizedPart> parts, const AdamRule op) {
   ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>;
   SHARED(DynamicMap, maps, [2]);
@@ -301,18 +301,18 @@ __global__ void __launch_bounds__(kTileThreads)
   __syncthreads();
   const DynamicMap &m_map = maps[0], &v_map = maps[1];
   const int number = parts.find(blockIdx.x);
-  const CodedPart& coded = parts.range[number];
-  const Part& p = coded.part;
+  const QuantizedPart& quantized = parts.range[number];
+  const Part& p = quantized.part;
   on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     if (vec8.count <= 0) return;  // the whole warp returns, since parts consist of whole blocks
-    const int64_t block = vec8.first / kCodeBlock;
+    const int64_t block = vec8.first / kMomentBlock;
     float w[kElements], m[kElements], v[kElements], g[kElements];
     QuantizedTensor m_quantized, v_quantized;
     Master<Kind>::load(vec8, w, p);
     m_quantized.load(p.m, vec8.first, p.extent.vectors);
     v_quantized.load(p.v, vec8.first, p.extent.vectors);
     p.grad.load(vec8, g);
-    float m_scale = coded.m_scale[block], v_scale = coded.v_scale[block];
+    float m_scale = quantized.m_scale[block], v_scale = quantized.v_scale[block];
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
@@ -345,8 +345,8 @@ __global__ void __launch_bounds__(kTileThreads)
     v_quantized.store(p.v, vec8.first, p.extent.vectors);
     __syncwarp();  // all lanes have read the scales
     if (threadIdx.x % 32 == 0) {
-      coded.m_scale[block] = m_scale;
-      coded.v_scale[block] = v_scale;
+      quantized.m_scale[block] = m_scale;
+      quantized.v_scale[block] = v_scale;
     }
   });
 }
@@ -565,10 +565,10 @@ AdamRule adam_rule(const Op& op) {
           .cautious = op.cautious};
 }
 template <class Kind>
-void launch_update(const AdamW8bit& op, const Ranges<CodedPart>& table, cudaStream_t stream) {
+void launch_update(const AdamW8bit& op, const Ranges<QuantizedPart>& table, cudaStream_t stream) {
   launch_table(adamw_8bit_tiles<Kind>, table, stream, adam_rule(op));
 }
-void add(Ranges<CodedPart>& table, const AdamW8bit::Part& p) {
+void add(Ranges<QuantizedPart>& table, const AdamW8bit::Part& p) {
   if (p.master.numel() == 0) return;
   UpdatePart part = p.weights();
   part.m = p.m;
@@ -657,7 +657,7 @@ void run(const StepControl& op, void*, cudaStream_t stream) {
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
-void run(const AdamW8bit& op, void*, cudaStream_t stream) { run_update<CodedPart>(op, stream); }
+void run(const AdamW8bit& op, void*, cudaStream_t stream) { run_update<QuantizedPart>(op, stream); }
 void run(const ScheduleFreeAdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 void run(const Sgd& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 void run(const Lion& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }

@@ -168,7 +168,7 @@ TEST_F(PlansTest, AFolderThatCannotBeUsedCostsTimeOnly) {
 
 TEST_F(PlansTest, TheOldestFilesGo) {
   const PlanFiles store(folder.path(), "a GPU");
-  write_file(folder.path() + "/products-1.json", "{}");
+  write_file(folder.path() + "/gemms-1.json", "{}");
   const auto before = fs::file_time_type::clock::now();
   for (int i = 0; i < PlanFiles::kMost + 3; ++i) {
     store.store(cat("graph ", i), cat("plan ", i));

@@ -34,7 +34,7 @@ std::vector<double> train(CudaAttention attention, double cudnn_microseconds, st
   engine.memory();
   if (choices.empty()) {
     Tunable ops = engine.tunable();
-    ops.products = {};
+    ops.gemms = {};
     cuda.tuning->search(ops, 600);
     choices = cuda.tuning->export_choices();
   } else {

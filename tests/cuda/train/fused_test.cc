@@ -80,11 +80,11 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   if (tuned.head_dim) model.head_dim = tuned.head_dim;
   Engine engine(model, o, {*rig.device, ops, *rig.mesh, rig.tuning});
   engine.memory();
-  tuned.asks = std::ranges::count(engine.tunable().products, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
+  tuned.asks = std::ranges::count(engine.tunable().gemms, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
   if (tuned.how == Choose::search) {
     tuned.report = rig.tuning->search(engine.tunable(), 600);
     tuned.choices = rig.tuning->export_choices();
-    const auto products = engine.tunable().products;
+    const auto products = engine.tunable().gemms;
     const auto way = [&](Epilogue epilogue) {
       const auto found = std::ranges::find(products, epilogue, &Gemm::epilogue);
       return found == products.end() ? std::string() : rig.tuning->time(*found, false).method.words;
@@ -147,9 +147,9 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
 }
 
-// Queries and keys rotated in the launch of their product, or apart: before a search; and by its choice with every
+// Queries and keys rotated in the launch of their GEMM, or apart: before a search; and by its choice with every
 // recomputation.
-TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+TEST(RopeEpilogue, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   constexpr ModelType kType = ModelType::qwen2;  // with a bias
   Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
   const EngineOptions o = options("bf16", G::selective);
@@ -163,7 +163,7 @@ TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
 }
 
-// Gradients of queries and keys rotated back by attention, or by a launch behind it; RoPE comes from a product, or
+// Gradients of queries and keys rotated back by attention, or by a launch behind it; RoPE comes from a GEMM, or
 // behind a norm of queries and keys.
 TEST(RopeOfAttention, RotatedBackHasTheBitsOfOpsApart) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen3})

@@ -130,8 +130,8 @@ TEST(LowPrecisionOnGpus, TheHeadToo) {
     EXPECT_EQ(gpu.how, "the GPU multiplies quantized values");
     EXPECT_EQ(gpu.planned, gpu.allocated);
     EXPECT_NE(gpu.outcome, high.outcome);
-    // CPUs with bf16 products round attention's probabilities to bf16. With a head in 8 bits the loss then differs by
-    // up to 5.2e-4 of its value (without bf16 products by less than 5e-4).
+    // CPUs with bf16 GEMMs round attention's probabilities to bf16. With a head in 8 bits the loss then differs by
+    // up to 5.2e-4 of its value (without bf16 GEMMs by less than 5e-4).
     expect_near(gpu.outcome, on_cpu(ModelType::llama, o), 2);
   }
 }
@@ -213,7 +213,7 @@ TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
   EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies quantized values");
   const EngineOptions o = options("fp8_tensorwise");
   EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
-            "emulated: a GPU of compute capability 9.0 has no such products, so dequantized values are multiplied as "
+            "emulated: a GPU of compute capability 9.0 has no such GEMMs, so dequantized values are multiplied as "
             "fp32");
   emu::simulate({emu::gpu_a100()});
   const GpuRun old = on_gpu(ModelType::llama, o);
@@ -234,7 +234,7 @@ TEST(LowPrecisionOnGpus, WhatTheLibraryLacksIsEmulated) {
   const EngineOptions o = options("fp8_rowwise");
   const GpuRun gpu = on_gpu(ModelType::llama, o, true);
   fake.set_lacks(nullptr);
-  EXPECT_TRUE(gpu.how.find(" products emulated: cuBLASLt, or a GPU of compute capability 9.0,") != std::string::npos)
+  EXPECT_TRUE(gpu.how.find(" GEMMs emulated: cuBLASLt, or a GPU of compute capability 9.0,") != std::string::npos)
       << gpu.how;
   EXPECT_EQ(gpu.planned, gpu.allocated);
   expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
@@ -247,7 +247,7 @@ TEST(LowPrecisionOnGpus, BlackwellMultipliesBlocksOf32And16) {
     const GpuRun gpu = on_gpu(ModelType::llama, o, true);
     emu::simulate({emu::gpu_h200()});
     // GEMMs with K = 48 are emulated.
-    EXPECT_EQ(gpu.how.find("12 of 32 products emulated: a GPU of compute capability 10.0"), 0U) << gpu.how;
+    EXPECT_EQ(gpu.how.find("12 of 32 GEMMs emulated: a GPU of compute capability 10.0"), 0U) << gpu.how;
     EXPECT_EQ(gpu.planned, gpu.allocated);
     expect_near(gpu.outcome, on_cpu(ModelType::llama, o), o.recipe.four_bits() ? 5 : 1);
   }

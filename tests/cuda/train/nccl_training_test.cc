@@ -395,7 +395,7 @@ TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
 
 // The all-reduces of losses, embeddings and GEMMs agree on all ranks of a group; also with sharding and context
 // parallelism.
-TEST_F(NcclTraining, RanksThatShareProducts) {
+TEST_F(NcclTraining, TensorParallelRanks) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Curve want = train({.type = type, .length = 8, .kv_heads = 2}, 2);
     for (const bool sequence : {false, true})
@@ -503,7 +503,7 @@ TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
 }
 
 // Parts of a matrix, also from tensor-parallel ranks, are sent over the communicator of all ranks.
-TEST_F(NcclTraining, WholeMatricesFromPartsOfProducts) {
+TEST_F(NcclTraining, WholeMatricesFromTensorParallelParts) {
   Setting s{.rule = RuleName::normuon, .length = 8};
   const Curve want = train(s, 3);
   s.shards = s.tensor = 2, s.stage = 3, s.sequence = true;  // both ranks have the single KV head

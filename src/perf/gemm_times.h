@@ -9,9 +9,9 @@
 namespace athanor {
 
 // GEMMs of a training step with their launch counts and planned addresses, most work first.
-std::vector<ProductUse> products_of_step(Engine&);
+std::vector<GemmUse> gemms_of_step(Engine&);
 
 // Runs the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.
-ProductTime time_product(Backend, const ProductUse&);
+GemmTime time_gemm(Backend, const GemmUse&);
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 // warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
 // through shared memory of its own, while the next copies run. Compute bound; backward is also memory bound if K is
 // less than some 1,000. Deterministic: a sum is over k in order. No GPU has run it yet.
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/wgmma_gemm.h"
 
 #include "cuda/activation.h"
 #include "cuda/gemm/wgmma_tiles.h"
@@ -265,7 +265,7 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, PairRing& ring, const M
 
 template <class T>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    product_wgmma(const __grid_constant__ Forward maps, const __grid_constant__ Tiles tiles) {
+    gemm_wgmma(const __grid_constant__ Forward maps, const __grid_constant__ Tiles tiles) {
 #if PTX_SM90A
   SHARED(PairRing, ring);
   DYN_SMEM(raw);
@@ -302,7 +302,7 @@ void launch_tiles(void (*kernel)(Maps, Tiles), const Gemm& op, int64_t width, co
 }
 
 template <class T>
-void launch_product(const Gemm& op, cudaStream_t stream) {
+void launch_gemm(const Gemm& op, cudaStream_t stream) {
   const int64_t m = op.m(), k = op.k();
   const bool forward = op.epilogue == Epilogue::swiglu;
   const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y; with RoPE, of z
@@ -334,7 +334,7 @@ void launch_product(const Gemm& op, cudaStream_t stream) {
                        result(op.d, 0),
                        result(op.d, f),
                        result(op.aux, 0)};
-    launch_tiles<T>(product_wgmma<T>, op, f, maps, stream);
+    launch_tiles<T>(gemm_wgmma<T>, op, f, maps, stream);
   } else {
     const Backward maps{factor(op.a, 0, m, kRows),
                         tensor_map<T>(encode, {data<T>(op.b), k, f, op.b.stride(), kTerms}),
@@ -349,19 +349,19 @@ void launch_product(const Gemm& op, cudaStream_t stream) {
 
 template <class T>
 bool has_images() {
-  return has_image(product_wgmma<T>) && has_image(gradient_wgmma<T>) && has_image(rope_wgmma<T, 64>) &&
+  return has_image(gemm_wgmma<T>) && has_image(gradient_wgmma<T>) && has_image(rope_wgmma<T, 64>) &&
          has_image(rope_wgmma<T, 128>);
 }
 
 }  // namespace
 
 bool wgmma_takes(const GemmProblem& p, int capability) {
-  return own_product_takes(p, capability) && p.align_d == kMostAlign && p.align_a == kMostAlign &&
+  return own_gemm_takes(p, capability) && p.align_d == kMostAlign && p.align_a == kMostAlign &&
          p.align_b == kMostAlign && (p.a == DType::bf16 ? has_images<bf16>() : has_images<fp16>());
 }
 
 void run_by_wgmma(const Gemm& op, cudaStream_t stream) {
-  op.a.dtype == DType::bf16 ? launch_product<bf16>(op, stream) : launch_product<fp16>(op, stream);
+  op.a.dtype == DType::bf16 ? launch_gemm<bf16>(op, stream) : launch_gemm<fp16>(op, stream);
 }
 
 std::string wgmma_method() { return cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots); }

@@ -1,17 +1,17 @@
-#include "perf/product_times.h"
+#include "perf/gemm_times.h"
 
 #include "perf/best_seconds.h"
 
 namespace athanor {
 
-std::vector<ProductUse> products_of_step(Engine& engine) {
+std::vector<GemmUse> gemms_of_step(Engine& engine) {
   engine.memory();  // the dry run records the GEMMs
-  std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_gemms_of_quantized());
-  for (ProductUse& use : products) {
+  std::vector<GemmUse> gemms = distinct_gemms(engine.micro_gemms(), engine.micro_gemms_of_quantized());
+  for (GemmUse& use : gemms) {
     use.launches *= engine.micro_batches();
     use.within *= engine.micro_batches();
   }
-  return products;
+  return gemms;
 }
 
 namespace {
@@ -58,11 +58,11 @@ double seconds_of(Backend backend, const Op& op) {
   return best_seconds(backend, op, scratch.data);
 }
 
-ProductTime time_scaled_gemm(Backend backend, ScaledGemm op) {
-  ProductTime time{.method = {.words = "the backend's own"}};
+GemmTime time_scaled_gemm(Backend backend, ScaledGemm op) {
+  GemmTime time{.method = {.words = "the backend's own"}};
   if (backend.tuning) time = backend.tuning->time(op);
   Operands operands;
-  Gemm& g = op.product;
+  Gemm& g = op.gemm;
   for (Tensor* t : {&g.d, &g.a, &g.b, &g.bias, &g.aux, &op.a_scales, &op.b_scales, &op.a_global, &op.b_global})
     operands.add(*t);
   operands.commit(backend);
@@ -72,7 +72,7 @@ ProductTime time_scaled_gemm(Backend backend, ScaledGemm op) {
 
 }  // namespace
 
-ProductTime time_product(Backend backend, const ProductUse& use) {
+GemmTime time_gemm(Backend backend, const GemmUse& use) {
   if (use.quantized) return time_scaled_gemm(backend, *use.quantized);
   if (backend.tuning) return backend.tuning->time(use.op, use.recompute);
   Gemm op = use.op;

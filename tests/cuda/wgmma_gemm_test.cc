@@ -1,6 +1,6 @@
 // GEMMs by the program's own WGMMA kernel around its tile sizes, compared with the reference, and bit for bit with the
 // separate SwiGLU kernel; and its supported shapes. On a GPU of compute capability 9.0, or the emulated one.
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/wgmma_gemm.h"
 
 #include <gmock/gmock.h>
 
@@ -22,9 +22,9 @@ constexpr int kCapability = 90;
 // Runs GEMMs with SwiGLU with the kernel, and checks that y is what the separate op computes from the stored z. For its
 // gradient, and with RoPE, checks all results against the library's GEMM followed by the separate op, with sums that
 // need no rounding.
-class OwnProducts final : public Decorated<OwnProducts> {
+class OwnGemms final : public Decorated<OwnGemms> {
  public:
-  explicit OwnProducts(TestBackend backend) : backend_(std::move(backend)) {}
+  explicit OwnGemms(TestBackend backend) : backend_(std::move(backend)) {}
   const Ops& inner() const { return *backend_.ops; }
   template <class Op>
   void on(const Op& op, void* scratch) {
@@ -141,14 +141,14 @@ OpCase<Gemm> rotated(const Size& s, DType dtype) {
           {{"a", in_steps}, {"b", in_steps}, {"bias", in_steps}, {"positions", below(kPositions)}}};
 }
 
-class WgmmaProduct : public KernelTest {
+class WgmmaGemm : public KernelTest {
  protected:
   using Make = OpCase<Gemm> (*)(const Size&, DType);
   static void agree(const std::vector<Size>& sizes, Make make = product) {
     Examiner examine(
         [](int threads) {
           const TestBackend backend = make_cuda_backend(threads);
-          return TestBackend{backend.device, std::make_shared<OwnProducts>(backend)};
+          return TestBackend{backend.device, std::make_shared<OwnGemms>(backend)};
         },
         {.threads = {2}});
     int number = 0;
@@ -158,7 +158,7 @@ class WgmmaProduct : public KernelTest {
 };
 
 // Around the rows of a warp and of a tile, its columns, its K step, and the pipeline stages.
-TEST_F(WgmmaProduct, SizesAroundTiles) {
+TEST_F(WgmmaGemm, SizesAroundTiles) {
   agree({{1, 8, 8},
          {17, 24, 64},
          {64, 128, 72},
@@ -171,7 +171,7 @@ TEST_F(WgmmaProduct, SizesAroundTiles) {
          {260, 8, 16, 24}});
 }
 
-TEST_F(WgmmaProduct, GradientsAroundTiles) {
+TEST_F(WgmmaGemm, GradientsAroundTiles) {
   agree({{1, 8, 8},
          {17, 24, 64},
          {64, 256, 72},
@@ -185,7 +185,7 @@ TEST_F(WgmmaProduct, GradientsAroundTiles) {
         gradient);
 }
 
-TEST_F(WgmmaProduct, HeadsAroundTiles) {
+TEST_F(WgmmaGemm, HeadsAroundTiles) {
   const std::vector<Size> sizes = {{1, 136, 8},     {17, 192, 64},  {64, 256, 72},   {127, 264, 40},
                                    {128, 384, 256}, {145, 520, 72}, {33, 1152, 136}, {70, 200, 200, 8}};
   agree(sizes, rotated<64>);
@@ -194,7 +194,7 @@ TEST_F(WgmmaProduct, HeadsAroundTiles) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Few multiprocessors: each block processes several tiles, in several bands.
-TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
+TEST_F(WgmmaGemm, MoreTilesThanBlocks) {
   emu::GpuModel small = emu::gpu_h200();
   small.multiprocessors = 3;
   emu::simulate({small});
@@ -206,10 +206,10 @@ TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
 #endif
 
 // Support depends only on the op and the GPU, so that plans know it.
-TEST_F(WgmmaProduct, SupportedShapes) {
+TEST_F(WgmmaGemm, SupportedShapes) {
   const Gemm op = product({64, 64, 64}, DType::bf16).op;
   const auto takes = [](const Gemm& g, int capability = kCapability) {
-    return cuda::own_product_takes(problem_of(g), capability);
+    return cuda::own_gemm_takes(problem_of(g), capability);
   };
   EXPECT_TRUE(takes(op));
   for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(op, other)) << other;
@@ -253,7 +253,7 @@ Gemm placed(Gemm op, Device& device) {
 }
 
 // Autotuning itself is tested in tests/cuda/train/fused_test.cc.
-TEST_F(WgmmaProduct, AFileBringsItBack) {
+TEST_F(WgmmaGemm, AFileBringsItBack) {
   const TestBackend backend = make_cuda_backend(1);
   const Gemm op = placed(product({8, 8, 8}, DType::bf16).op, *backend.device);
   const auto one = make_gemm_runner(), two = make_gemm_runner();
@@ -273,11 +273,11 @@ TEST_F(WgmmaProduct, AFileBringsItBack) {
   emu::tell_launches([&](const std::string& kernel, const auto&) { launched += kernel; });
   two->run(op, scratch.data(), nullptr);
   emu::tell_launches({});
-  EXPECT_THAT(launched, testing::HasSubstr("product_wgmma<__nv_bfloat16>"));
+  EXPECT_THAT(launched, testing::HasSubstr("gemm_wgmma<__nv_bfloat16>"));
 #endif
 }
 
-TEST_F(WgmmaProduct, AFileCannotAskItForWhatItHasNot) {
+TEST_F(WgmmaGemm, AFileCannotAskItForWhatItHasNot) {
   const TestBackend backend = make_cuda_backend(1);
   Gemm plain = product({128, 128, 64}, DType::bf16).op;
   plain.epilogue = Epilogue::none, plain.aux = {};

@@ -1,5 +1,5 @@
-// The products of a step: each different one once, with all its launches, and timed without weights or data.
-#include "perf/product_times.h"
+// The GEMMs of a step: each different one once, with all its launches, and timed without weights or data.
+#include "perf/gemm_times.h"
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(ProductTimes, CountAllLaunchesOfAStep) {
   int64_t launches = 0;
   double last = 0;
   std::map<std::string, int> seen;
-  for (const ProductUse& use : products_of_step(engine)) {
+  for (const GemmUse& use : gemms_of_step(engine)) {
     launches += use.launches;
     EXPECT_GT(use.launches + use.within, 0);
     EXPECT_EQ(use.launches % engine.micro_batches(), 0);
@@ -49,12 +49,12 @@ TEST(ProductTimes, CountAllLaunchesOfAStep) {
   EXPECT_GT(seen.size(), 8U);
 }
 
-// A GELU that is computed again belongs to its product.
+// A GELU that is computed again belongs to its GEMM.
 TEST(ProductTimes, KnowWhatIsComputedAgain) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(Recompute::Granularity::selective), rig.backend());
   int again = 0;
-  for (const ProductUse& use : products_of_step(engine)) {
+  for (const GemmUse& use : gemms_of_step(engine)) {
     again += use.recompute;
     EXPECT_TRUE(!use.recompute || use.op.epilogue == Epilogue::gelu);
   }
@@ -124,7 +124,7 @@ TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
     int64_t launches = 0, matrices = 0;
     double last = 0;
     std::map<std::string, int> seen;
-    for (const ProductUse& use : products_of_step(engine)) {
+    for (const GemmUse& use : gemms_of_step(engine)) {
       EXPECT_EQ(++seen[words_of(use)], 1);
       EXPECT_TRUE(last == 0 || use.flops() <= last) << "most work first";
       last = use.flops();
@@ -132,7 +132,7 @@ TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
       if (!use.quantized) continue;
       launches += use.launches;
       EXPECT_LT(use.cost().bytes, use.op.cost().bytes + 4096) << "of codes, and their scales";
-      EXPECT_GT(time_product(rig.backend(), use).seconds, 0) << words_of(use);
+      EXPECT_GT(time_gemm(rig.backend(), use).seconds, 0) << words_of(use);
     }
     int64_t planned = 0;
     for (const Launch& launch : engine.micro_launches()) planned += launch.op == std::string(ScaledGemm::kName);
@@ -146,8 +146,8 @@ TEST(ProductTimes, EveryProductOfAStepIsTimed) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(), rig.backend());
   const size_t before = rig.device->allocated();
-  for (const ProductUse& use : products_of_step(engine)) {
-    const ProductTime time = time_product(rig.backend(), use);
+  for (const GemmUse& use : gemms_of_step(engine)) {
+    const GemmTime time = time_gemm(rig.backend(), use);
     EXPECT_GT(time.seconds, 0) << problem_of(use.op);
     EXPECT_FALSE(time.method.words.empty());
   }
