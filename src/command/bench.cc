@@ -253,14 +253,14 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   if (run != bench_data) {
-    verb.add_option("--steps", args->steps, "steps timed").show_default().check(in_range(int64_t{1}, int64_t{1} << 40));
-    verb.add_option("--warmup", args->warmup, "steps before")
+    verb.add_option("--steps", args->steps, "timed steps").show_default().check(in_range(int64_t{1}, int64_t{1} << 40));
+    verb.add_option("--warmup", args->warmup, "untimed steps before")
         .show_default()
         .check(in_range(int64_t{0}, int64_t{1} << 40));
   }
   if (run != bench_data) {
     verb.add_flag("--json", args->json, "one JSON object");
-    verb.add_flag("--ops", args->ops, "with --json: the table of ops too, and of several ranks that of collectives");
+    verb.add_flag("--ops", args->ops, "with --json: include the table of ops and, with several ranks, of collectives");
     add_rates(verb, args->rates);
     add_rank_flags(verb, args->ranks);
   }
@@ -272,8 +272,8 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
 void add_bench(Cli& cli) {
   Verb verb = cli.app.add_verb("bench", "how fast this machine runs a config");
   verb.require_verb();
-  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, and what each op loses", bench_step_by_op);
-  add_bench_verb(cli, verb, "ops", "the same for each shape of an op", bench_step_by_shape);
+  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, with a table of ops", bench_step_by_op);
+  add_bench_verb(cli, verb, "ops", "bench step with a table by op and shape", bench_step_by_shape);
   add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
   add_bench_gemm(cli, verb);

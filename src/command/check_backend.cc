@@ -54,7 +54,7 @@ Exit check_backend(const CheckBackendArgs& args) {
 void add_check_backend(Cli& cli) {
   auto args = std::make_shared<CheckBackendArgs>();
   Verb verb =
-      cli.app.add_verb("check-backend", "train some steps while every op is compared with the reference in double");
+      cli.app.add_verb("check-backend", "train a few steps and compare every op with the double-precision reference");
   verb.add_option("config", args->config, "configuration file; use a small one, the reference is slow").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--steps", args->steps, "optimizer steps")

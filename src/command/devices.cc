@@ -65,7 +65,7 @@ std::string to_json(const Found& found) {
 void add_devices(Cli& cli) {
   auto json = std::make_shared<bool>(false);
   Verb verb =
-      cli.app.add_verb("devices", "GPUs, CPU and NVIDIA libraries of this machine, and why some cannot be used");
+      cli.app.add_verb("devices", "list GPUs, CPU and NVIDIA libraries of this machine, and why any cannot be used");
   verb.add_flag("--json", *json, "one JSON object");
   verb.on_chosen([&cli, json] {
     cli.action = [json] {

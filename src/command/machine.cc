@@ -272,7 +272,7 @@ DeviceChoice device_of(const std::string& word) {
 
 void add_rank_flags(Verb verb, RankFlags& ranks) {
   constexpr const char* kHeading = "Ranks (docs/distributed.md)";
-  verb.add_option("--rank", ranks.rank, "rank of this process; default: the launcher's variables")
+  verb.add_option("--rank", ranks.rank, "rank of this process; default: from the launcher's variables")
       .group(kHeading)
       .check(non_negative());
   verb.add_option("--world-size", ranks.world, "number of processes of the job").group(kHeading).check(positive());

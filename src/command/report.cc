@@ -79,13 +79,13 @@ Exit report(const ReportArgs& args) {
 void add_report(Cli& cli) {
   auto args = std::make_shared<ReportArgs>();
   Verb verb = cli.app.add_verb(
-      "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
+      "report",
+      "write an HTML report of runs: curves, step times, memory, events, config; several runs next to each other");
   verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();
-  verb.add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
-  verb.add_flag(
-      "--watch", args->watch,
-      "rewrite it on new records, until all runs have ended; waits for runs that have not begun; the page reloads "
-      "itself");
+  verb.add_option("-o,--output", args->output, "file to write; default: RUN/report.html, for several runs report.html");
+  verb.add_flag("--watch", args->watch,
+                "rewrite the report on new records until all runs have ended, including runs that have not started; "
+                "the page reloads itself");
   verb.add_option("--every", args->every, "seconds between checks with --watch")
       .show_default()
       .check(in_range(1, 86400));
