@@ -17,7 +17,7 @@ void attention(const AttentionFwd&, const Kernels&, ThreadPool&, void* scratch);
 size_t attention_scratch(const AttentionBwd&, const Kernels&, int threads);
 void attention(const AttentionBwd&, const Kernels&, ThreadPool&, void* scratch);
 
-constexpr int64_t kQueryBlock = 64;  // queries packed at a time; a multiple of every nr
+constexpr int64_t kQueryBlock = 256;  // queries that share one packing of keys and values; a multiple of every nr
 constexpr int64_t kKeyBlock = 128;   // keys processed at a time, so that the scores of one panel of queries stay in L1
 
 struct KeyRange {
@@ -89,10 +89,10 @@ constexpr int64_t units_of(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 :
 // c[rows, cols] (+)= A B in units (kernel.h); B in panels of nr columns [k][nr], b_panel units apart.
 struct BlockGemm {
   bool pairs;
-  bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
-  const float* a;
+  const float* a;  // A[i, k] at a[i * a_stride + k]
   int64_t a_stride;
   const float* b;
+  int64_t b_stride = 0;  // units between rows of a panel; 0: nr
   int64_t b_panel;
   float* c;
   int64_t c_stride;
@@ -120,6 +120,19 @@ void rows_as_panels(const Kernels&, const HeadRows&, float* dst, bool pairs);
 // Packs the transpose [cols, rows] of a HeadRows into panels of nr rows each [ceil(rows / nr)][units of cols][nr], with
 // zeros past the last row.
 void rows_as_lanes(const Kernels&, const HeadRows&, float* dst, bool pairs);
+
+// Writes the transpose of keys' rows to dst [cols][kKeyBlock or, in pairs, kKeyBlock / 2 units], the left operand of
+// GEMMs that sum over keys. units: the rows as rows_as_units() gives them; buffer: in pairs scratch of
+// transpose_scratch() floats.
+void keys_transposed(const Kernels&, const HeadRows&, const Rows& units, float* buffer, float* dst, bool pairs);
+constexpr int64_t transpose_scratch(int64_t cols, int64_t nr, bool pairs) {
+  return pairs ? kKeyBlock / 2 * round_up(cols, nr) : 0;
+}
+constexpr int64_t transposed_stride(bool pairs) { return pairs ? kKeyBlock / 2 : kKeyBlock; }  // in units
+
+// Stores the transpose of x [cols][nr], times factor[i] (null: 1), in the rows, at most nr of them; buffer: scratch
+// [nr][round_up(cols, nr)].
+void store_transposed(const Kernels&, const HeadRows&, const float* x, const float* factor, float* buffer);
 
 // Stores x[i, j] * factor[i] in the rows (factor null: 1), rounded to the tensor's dtype.
 void store_rows(const HeadRows&, const float* x, int64_t stride, const float* factor);
