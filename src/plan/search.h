@@ -43,7 +43,7 @@ struct SearchResult {
 // Plans all candidates, and the other schedules of the best pipeline.
 SearchResult search(const Config&, const Cluster&);
 
-// For each choice, its key and the best candidate that has another value than the very best one.
+// For each choice, its key and the best candidate that differs from the best of all in this choice.
 std::vector<std::pair<std::string, PlannedCandidate>> other_choices(std::span<const PlannedCandidate>);
 
 }  // namespace athanor
