@@ -90,7 +90,7 @@ class CheckpointWriter {
   std::string commit();
 
  private:
-  // Removes its folder at destruction unless disarmed, also if the writer's constructor throws.
+  // Removes its folder at destruction unless `kept`, also if the writer's constructor throws.
   struct Unfinished {
     std::string path;
     bool kept = false;

@@ -17,7 +17,7 @@ namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-// What a guest claims about itself.
+// Claims of a guest about itself.
 struct Card {
   Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;

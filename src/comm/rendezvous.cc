@@ -83,7 +83,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
     monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
   } catch (const std::exception& e) {
-    if (channel_ && !monitor_.joinable()) {  // rank 0 has admitted this rank and tells the others why it fails
+    if (channel_ && !monitor_.joinable()) {  // already admitted by rank 0: reports the failure to the others
       std::string why;
       put_text(why, e.what());
       channel_->write({'f', why});

@@ -37,7 +37,7 @@ enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class Packing { contiguous, best_fit };  // how documents are cut or packed into rows
 enum class FimLevel { token, character };     // where fill-in-the-middle may cut a document
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
-// What happens if the value of a key changed when a run resumes from a checkpoint.
+// Rule for a key whose value changed when a run resumes from a checkpoint.
 enum class OnResume { free, notice, refused };
 
 using ChoiceNames = std::span<const std::string_view>;

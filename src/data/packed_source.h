@@ -22,7 +22,7 @@ struct RowPacking {
   int64_t bos_id = -1;          // token put in front of every piece of a document; -1: none
 };
 
-// A row of the stream, and the order of rows that its position refers to.
+// A row of the stream, and the parameters of the order of rows.
 struct PackedRow {
   uint64_t seed = 0;
   uint64_t source = 0;  // source number: part of the random key

@@ -28,7 +28,7 @@ struct PlannedMesh {
   Prediction p;
 };
 struct PlannedMeshes {
-  std::vector<PlannedMesh> possible;                       // shortest step first, then least memory
+  std::vector<PlannedMesh> possible;                       // shortest step first, then lowest memory
   std::map<std::string, std::vector<MeshChoice>> refused;  // keyed by the reason
 };
 PlannedMeshes plan_meshes(const Config&, const Cluster&);

@@ -36,7 +36,7 @@ struct PlannedCandidate {
 Config configured_exactly_as(const Config&, const PlannedCandidate&);
 
 struct SearchResult {
-  std::vector<PlannedCandidate> possible;                 // shortest expected step first, then least memory
+  std::vector<PlannedCandidate> possible;                 // shortest expected step first, then lowest memory
   std::map<std::string, std::vector<Candidate>> refused;  // keyed by the reason
   size_t tried = 0;
 };

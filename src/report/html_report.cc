@@ -252,7 +252,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Fraction of each run at which the plot of a curve begins.
+  // Plots a curve; from: fraction of each run at which the plot begins.
   void curve(const Curve& c, double from, bool marks) {
     Chart chart{.title = c.title,
                 .unit = c.unit,

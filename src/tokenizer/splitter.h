@@ -11,7 +11,7 @@
 
 namespace athanor {
 
-// What happens to the matches of a pattern; named as in the `tokenizers` package.
+// Treatment of the matches of a pattern; named as in the `tokenizers` package.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 class Splitter {
