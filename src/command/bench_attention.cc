@@ -124,7 +124,7 @@ class AttentionBench {
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
-  // Why the program's own kernels run instead of cuDNN's, on a GPU.
+  // Reason why the program's own kernels run instead of cuDNN's, on a GPU.
   std::string why_not_cudnn() const {
     std::string words =
         backend_.tuning->describe_attention({.gemms = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});

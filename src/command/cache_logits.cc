@@ -77,7 +77,7 @@ Exit cache_logits(const CacheArgs& args) {
     const std::string& folder = config.teacher_logits;
     if (ranks.rank == 0) begin(folder, info);
     if (backend.control) backend.control->barrier();
-    // A collective, so that no rank waits for another longer than one micro-batch takes.
+    // Runs a collective, so that no rank waits for another for longer than one micro-batch takes.
     const auto any_works = [&](bool mine) {
       int32_t any = mine ? 1 : 0;
       if (backend.control) backend.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Stream::compute);

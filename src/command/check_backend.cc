@@ -22,7 +22,7 @@ Exit check_backend(const CheckBackendArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const auto engine = make_engine(config, machine.backend(), true);
-  if (Tuning* tuning = machine.backend().tuning) search_gemms(config, *engine, *tuning);  // like training
+  if (Tuning* tuning = machine.backend().tuning) search_gemms(config, *engine, *tuning);  // as in training
   engine->commit();
   engine->init_weights();
   const auto reference = make_reference();

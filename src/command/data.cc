@@ -1,4 +1,4 @@
-// athanor data info|verify: thin wrappers of data/ (data dump: data_dump.cc).
+// athanor data info|verify: thin wrappers of data/report.h (data dump: data_dump.cc).
 #include <cstdio>
 #include <memory>
 

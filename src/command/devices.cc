@@ -1,4 +1,5 @@
-// athanor devices: lists the GPUs, the CPU and NVIDIA's libraries that this program finds, and why one is not usable.
+// athanor devices: lists the GPUs, the CPU and NVIDIA's libraries that this program finds, and why a GPU or library is
+// not usable.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 

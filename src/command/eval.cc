@@ -71,7 +71,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   return config;
 }
 
-// The tokenizer of --tokenizer, else of the folder, else the one next to the data; null if there is none.
+// The tokenizer of --tokenizer, else that of the folder, else the one next to the data; null if there is none.
 std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string& folder, const Config& config,
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});

@@ -62,14 +62,14 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
-// Whether an NF4 --dtype also quantizes its absmax values (double quantization); nullopt for other types.
+// True if an NF4 --dtype also quantizes its absmax values (double quantization); nullopt for other types.
 std::optional<bool> nested_nf4_named(const std::string& dtype) {
   if (dtype == "nf4") return true;
   if (dtype == "nf4_single") return false;
   return std::nullopt;
 }
 
-// Which dtypes each format supports; hf and gguf support floats, too.
+// Dtypes that each format supports; hf and gguf support floats, too.
 bool has_type(const std::string& format, const std::string& dtype) {
   const bool plain = dtype == "same" || float_named(dtype), fp8 = fp8_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
@@ -93,7 +93,7 @@ void require_pruning(const ExportArgs& args) {
     refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
 }
 
-// Refuses invalid combinations that can be found without reading the model.
+// Refuses invalid combinations that are known without reading the model.
 void require_sense(const ExportArgs& args) {
   const auto refuse = [](const auto&... why) { throw Error(cat("export: ", why...), Exit::usage); };
   if (!has_type(args.format, args.dtype)) {

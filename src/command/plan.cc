@@ -1,5 +1,5 @@
 // athanor plan CONFIG.json: memory, parameters, FLOPs and performance bound of a run, without running it; --gpu: on a
-// GPU that is only described.
+// GPU that is given only by its description.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -110,19 +110,20 @@ struct Place {
 
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
-  std::unique_ptr<ProcessMesh> mesh;  // null: that of this machine
+  std::unique_ptr<ProcessMesh> mesh;  // null: the mesh of this machine
   Roofline limits;                    // limits of a described GPU
   Network network;                    // network of a described GPU
   double most_flops = 0;              // upper bound of FLOP/s, for MFU
 };
 
-// Work of a step: FLOPs of one rank, tokens of all ranks, and the peak that MFU relates to.
+// Work of a step: FLOPs of one rank, tokens of all ranks, and the peak FLOP/s that MFU refers to.
 struct Demand {
   double flops, tokens, peak;
   int64_t steps;
 };
 
-// Prints the traffic of weights and gradients of FSDP units in host memory, and which micro-batches hide it.
+// Prints the traffic of weights and gradients of FSDP units in host memory, and the micro-batch sizes whose computation
+// hides it.
 void print_units(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least) {
   const UnitTraffic& t = engine.unit_traffic();
   if (t.forward.bytes == 0) return;
@@ -146,7 +147,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
                 static_cast<long long>(std::max(1.0, from)));
 }
 
-// Prints the traffic of offloaded master weights and optimizer states, and which batch sizes hide it.
+// Prints the traffic of offloaded master weights and optimizer states, and the batch sizes whose computation hides it.
 void print_offload(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least, double end) {
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();

@@ -45,8 +45,8 @@ void print_memory(const std::vector<PlannedMesh>& all) {
   std::printf("\n");
 }
 
-// Prints the exposed communication: per step, and per block and micro-batch next to the time of what is sent there,
-// with embedding and head included.
+// Prints the exposed communication: per step, and per block and micro-batch next to the transfer time there, with
+// embedding and head included.
 void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
   std::printf(
       "\nms that a rank waits for what is sent: in a step; in a block of a micro-batch, of the ms that it takes\n");
@@ -69,7 +69,7 @@ void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
   }
 }
 
-// How the parts of the step of `other` differ from those of the best.
+// Differences between the parts of the step of `other` and those of the best mesh.
 std::string difference(const Prediction& best, const Prediction& other) {
   struct Part {
     double seconds;
@@ -89,7 +89,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
   return text.empty() ? "the same time; the one above takes less memory or comes first" : text;
 }
 
-// Explains what makes the best mesh the best.
+// Explains why the best mesh is the best.
 void explain(const std::vector<PlannedMesh>& all, const Config& config, const Cluster& on) {
   const Prediction& best = all[0].p;
   std::printf(

@@ -25,7 +25,7 @@ struct ReportArgs {
 
 std::string log_of(const std::string& run) { return run + "/metrics.jsonl"; }
 
-// Sizes of the files that the page is made from; a change means there are new records.
+// Sizes of the files from which the page is made; a change means that there are new records.
 std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   std::vector<int64_t> all;
   for (const std::string& run : runs) {
@@ -52,7 +52,7 @@ Exit report(const ReportArgs& args) {
                                                      : "report.html";
   if (args.watch) await_logs(args);
   bool shown = false;
-  std::vector<int64_t> told(args.runs.size(), 0);  // number of unreadable lines that were reported
+  std::vector<int64_t> told(args.runs.size(), 0);  // number of unreadable lines reported so far
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;

@@ -87,7 +87,7 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
 }
 
 // Writes generated text to stdout: unchanged into files and pipes, with control characters escaped on a terminal.
-// Tokens may end in the middle of a character: such bytes are held back until the next write.
+// Tokens may end in the middle of a character: the bytes of an incomplete character are held back until the next write.
 class TextOutput {
  public:
   void write(std::string_view text) {

@@ -72,7 +72,7 @@ void check_all(const SweepArgs& args, std::span<const SweepRun> runs) {
     with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); });
 }
 
-// Claims the folder for this sweep: runs with other values must not mix with those in it.
+// Claims the folder for this sweep: runs with other values must not be mixed with the runs in it.
 void claim_folder(const SweepArgs& args, std::span<const SweepRun> runs) {
   const std::string path = args.folder + "/sweep.json", text = sweep_json(args.config, runs);
   if (fs::exists(path)) {
@@ -204,7 +204,7 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
       log::info("sweep: stopped in ", o.run->name, "; the same command goes on");
       return Exit::requeue;
     }
-    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is not a failure
+    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is no failure
     if (o.code > 0)
       log::error("sweep: ", o.run->name, " failed with exit code ", end.code, "; its output is in ",
                  log_of(args, *o.run), "; the others go on");

@@ -22,7 +22,7 @@ std::string duration(double seconds) {
                     : cat(s / 3600, " h ", s % 3600 / 60, " min");
 }
 
-// Progress as one line that is overwritten on a terminal; elsewhere as an occasional log line.
+// Shows progress as one line that is overwritten on a terminal; elsewhere as an occasional log line.
 class ProgressLine {
  public:
   ~ProgressLine() {
@@ -55,7 +55,8 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// "\n", "\t", "\0" and "\\" of a shell's argument, which cannot hold the characters easily.
+// Unescapes "
+// ", "\t", "\0" and "\\" in an argument, since these characters are hard to write in a shell.
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -1,5 +1,5 @@
-// The options of a run, one row each. C++ type and default are those of the member in config.h.
-// Resume rules: free = may change silently, notice = may change and is logged, refused = it would not be the same run.
+// The options of a run, one row each. C++ type and default are those of the member in config.h. Resume rules: free =
+// may change silently, notice = may change and is logged, refused = may not change, because it would be another run.
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"

@@ -1,4 +1,5 @@
-// The options of the loss, of dropout, of steps that go wrong and of experts, in the form of config_fields.cc.
+// The options of the loss, dropout, steps with non-finite values or spikes, and experts, in the form of
+// config_fields.cc.
 #include "config/fields.h"
 #include "config/fields_walk.h"
 

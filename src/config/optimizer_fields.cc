@@ -8,7 +8,7 @@ namespace {
 
 using enum OnResume;
 
-// Values that are not given are left out.
+// Omits values that are not given.
 Json write_groups(const Config& in) {
   Json list = Json::array();
   for (const auto& group : in.param_groups) {

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-// Files of tokenizers, and files that describe how to prompt or sample from the model.
+// Files of tokenizers, and settings for prompting and sampling.
 constexpr const char* kCarried[] = {kTokenizerFile,
                                     "tokenizer.json",
                                     "tokenizer_config.json",

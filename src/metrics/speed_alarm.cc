@@ -6,7 +6,7 @@
 #include "base/format.h"
 
 namespace athanor {
-// Whether to raise the alarm now; `on` is reset when the value falls below half of the limit.
+// True if the alarm is to be raised now; `on` is reset when the value falls below kRearmShare of the limit.
 bool SpeedAlarm::rises(Alarm& alarm, double value, double limit) const {
   alarm.on = value > limit * (alarm.on ? kRearmShare : 1);
   if (!alarm.on) alarm.told = false;

@@ -47,7 +47,7 @@ class Absent final : public Communicator {
 
 }  // namespace
 
-// If the number of nodes is not given: the fewest that are filled evenly.
+// If the number of nodes is not given: the smallest number that the ranks fill evenly.
 Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   int on = nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode;
   while (nodes == 0 && count % on != 0) ++on;
@@ -69,7 +69,8 @@ Assumptions ManyRanks::assumed(const Assumptions& expected) const {
 
 namespace {
 
-// The stages whose plans differ: first, second and last; all of them if there are few or the layout is given.
+// The stages that are planned, one of each kind: first, second and last; all of them if there are few or the layout is
+// given.
 std::vector<int> different_stages(const Config& c, int stages) {
   std::vector<int> all(static_cast<size_t>(stages));
   std::iota(all.begin(), all.end(), 0);
