@@ -26,22 +26,23 @@ struct BwdLayout {
     pairs = attention_in_pairs(kern, s, op.k, op.v);
     const bool convert = op.q.dtype != DType::f32 && !pairs;
     const int64_t halves = pairs ? kKeyBlock * kQueryBlock / 2 : 0;
-    q_lanes = 0;                                                      // [panels][units of D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;                           // [panels][units of D][nr]
-    q = dy_lanes + kQueryBlock * dim;                                 // panels of [units of kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                                      // panels of [units of kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                                 // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;                      // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;                       // [kKeyBlock][kQueryBlock], only with softcap
-    rounded = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16, like the next two with pairs
-    rounded_gradient = rounded + halves;                              // gradient in bf16
-    paired = rounded_gradient + halves;              // [kKeyBlock / 2][nr]: a panel of gradient as pairs
-    k = paired + halves;                             // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
-    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [units of kKeyBlock][nr]
-    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
-    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
-    delta = lse + kQueryBlock;                       // [kQueryBlock]
+    q_lanes = 0;                                  // [panels][units of D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;       // [panels][units of D][nr]
+    q = dy_lanes + kQueryBlock * dim;             // panels of [units of kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                  // panels of [units of kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;             // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;  // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;   // [kKeyBlock][kQueryBlock], only with softcap
+    rounded = slope +
+              (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16; empty without pairs, like the next two
+    rounded_gradient = rounded + halves;                      // gradient in bf16
+    paired = rounded_gradient + halves;                       // [kKeyBlock / 2][nr]: a panel of gradient as pairs
+    k = paired + halves;                                      // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);                  // [kKeyBlock][D]
+    k_panels = v + (convert ? kKeyBlock * dim : 0);           // panels of [units of kKeyBlock][nr]
+    dq = k_panels + kKeyBlock * wide;                         // [kQueryBlock][wide]
+    lse = dq + kQueryBlock * wide;                            // [kQueryBlock]
+    delta = lse + kQueryBlock;                                // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
   }
 };

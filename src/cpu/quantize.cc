@@ -377,7 +377,7 @@ size_t CpuOps::scratch(const Quantize& op) const {
   return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : before);
 }
 
-// For completeness, unused in training on a CPU: quantizes as usual, then transposes.
+// Quantizes as usual, then transposes; training on a CPU does not use it.
 void CpuOps::run_transposed(const Quantize& op, void* scratch) {
   const Quantizer q(op, nullptr);
   const int64_t rows = q.rows, cols = q.cols;

@@ -1,4 +1,5 @@
-// The numbers behind 8-bit indices of quantized moments: those of bitsandbytes' create_dynamic_map, and the nearest one to any number.
+// The numbers behind 8-bit indices of quantized moments: those of bitsandbytes' create_dynamic_map, and the nearest one
+// to any number.
 #include "ops/dynamic_map.h"
 
 #include <gtest/gtest.h>
