@@ -27,7 +27,7 @@ struct KeyTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 64 ? 2 : 1, D <= 128 ? 32 : 16
 template <int D>
 struct QueryTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 96 ? 2 : 1, D <= 128 ? 32 : 16> {};
 
-// A stage: tiles of the other side's two tensors, and the statistics if the other side are queries.
+// A pipeline stage: tiles of the other side's two tensors, and the statistics if the other side is the queries.
 template <class T, class Tile>
 struct Stage {
   T a[Tile::N * kPitch<Tile::D>], b[Tile::N * kPitch<Tile::D>];

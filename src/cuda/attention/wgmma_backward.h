@@ -35,7 +35,8 @@ struct Own {
   }
 };
 
-// weigh_keys() computes p, differentiate_keys() ds, for the thread's keys and queries. scale: times log2(e).
+// For the thread's keys and queries, weigh_keys() computes p and differentiate_keys() computes ds. scale: times
+// log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
 #pragma unroll
