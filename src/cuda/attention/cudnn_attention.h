@@ -3,6 +3,7 @@
 // forward and backward may be computed by different kernels. Deterministic: backward needs a workspace of two bytes per
 // score instead of atomics. Plans are built on first use, which takes most of a second, or restored (plan_files.h).
 // Launches allocate nothing and may be captured. An instance serves one thread and one stream.
+//
 // Documents are masked by a comparison within the graph, with the begin or end of each token's document
 // (document_bounds.h), which is computed from the table of spans at each launch. Scores of other documents are computed
 // and then masked; rows outside every span are treated as documents of one token.
