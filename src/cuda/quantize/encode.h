@@ -1,4 +1,4 @@
-// How kernels quantize values: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
+// Device functions that quantize values like tensor/float8.h. A lane has 8 neighbouring elements, a warp 256.
 #pragma once
 #include "cuda/quantize/amax.h"
 #include "cuda/vectors.h"
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
   return value;
 }
 
-// Parameters of scaled(), which computes what code_scale() of tensor/float8.h does.
+// Parameters of scaled(), the equivalent of code_scale() of tensor/float8.h.
 struct Rule {
   float most_code;
   bool e5m2, power_of_two, e8m0;
