@@ -100,8 +100,8 @@ class BwdBlock {
   struct Want {
     bool dq, dkv;
   };
-  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to dq,
-  // dk and dv, as wanted.
+  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to the
+  // wanted ones of dq, dk and dv.
   void meet_keys(KeyRange keys, Want want) const {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};

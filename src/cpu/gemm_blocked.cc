@@ -435,7 +435,8 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
   const GemmBlocking g = gemm_blocking(largest, kern, threads, 1);
   const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
   const int64_t unit = kUnits + 8, a_unit = round_up<int64_t>(unit, kern.nr);
-  const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
+  const int64_t terms =
+      largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // K, with inner blocks rounded up to multiples of 8
   const int64_t packed = std::min(terms * columns, std::max(kPackedFloats, unit * columns));
   const int64_t of_a = std::max(kGroupFloats, tile_m * a_unit), tile = tile_m * (kTileWidth + kern.nr);
   // Whether d is collected in f32 depends on K, which only differs within a group with ta.

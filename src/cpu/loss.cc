@@ -231,7 +231,7 @@ struct CrossEntropyRows {
   }
 };
 
-// For RowMax, which writes max, and LogitSums, which reads max and writes sums.
+// Arguments of RowMax, which writes max, and of LogitSums, which reads max and writes sums.
 struct PartRows {
   float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]
   const int32_t* targets = nullptr;

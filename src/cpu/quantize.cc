@@ -136,7 +136,7 @@ ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t strid
       }
     }
   for (int i = 0; i < kHadamard; ++i)
-    // + 0.0f turns -0 into 0
+    // + 0.0f changes -0 to 0
     for (int64_t c = 0; c < strip; ++c) y[i * apart + c * stride] = float(v[i][c] / 4) + 0.0f;
 }
 

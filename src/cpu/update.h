@@ -66,7 +66,8 @@ float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Workspace& wor
 void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise);
 inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.param; }
 
-// A skipped step: weights keep their values, the gradient is zeroed, and the compute copy is written as in any step.
+// Executes a skipped step: weights keep their values, the gradient is zeroed, and the compute copy is written as in any
+// step.
 void skip_part(ThreadPool& pool, const UpdatePart& p);
 
 // Returns a gradient as f32, like open_state(). close_gradient() zeroes it, unless it was opened in place, where the

@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Sorted {
   int *offsets, *tokens, *slots, *rows;
   SortedIndices by_expert;
-  int count, chosen, experts;  // count: number of rows; dropped choices are sorted as if they chose expert number `experts`
+  int count, chosen, experts;  // count: number of rows; dropped choices are sorted as expert number `experts`
 };
 
 __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {

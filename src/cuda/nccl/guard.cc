@@ -199,8 +199,8 @@ uint32_t NcclGuard::enter(const std::string& what) {
 }
 
 // Keeps the collectives of one communicator in the order in which they are queued, whichever streams they use, also
-// within a graph. A captured stream needs no wait for one that is not captured: the start of the graph already orders
-// them.
+// within a graph. A stream that is being captured needs no wait for one that is not: the start of the graph already
+// orders them.
 void NcclGuard::wait_for_last_stream(ncclComm_t comm, Stream stream) {
   Stream last = stream;
   {

@@ -81,7 +81,7 @@ class NcclGuard {
   std::map<ncclComm_t, Stream> last_stream_;                     // stream of each communicator's last collective
   std::vector<std::string> names_;                               // names of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;                  // why the run has ended; empty: it has not
+  std::string ended_;                  // reason why the run has ended; empty: it has not ended
   const std::string* call_ = nullptr;  // NCCL call in progress
   bool leaving_ = false;
   uint64_t seen_ = 0;  // marks passed on all streams

@@ -73,7 +73,7 @@ __device__ __forceinline__ float e4m3_value(uint8_t bits) {
   code.__x = bits;
   return to_float(code);
 }
-// bits: of an e2m1, the lowest 4; higher ones are ignored.
+// bits: an e2m1 value in the lowest 4 bits; higher bits are ignored.
 __device__ __forceinline__ float e2m1_value(uint32_t bits) {
   const float magnitude = __fmul_rn(__uint_as_float((bits & 0x7u) << 22), 0x1p126f);
   return bits & 0x8u ? -magnitude : magnitude;

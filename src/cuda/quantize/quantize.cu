@@ -1,9 +1,9 @@
 // Quantizes to FP8 and FP4 (Quantize).
-// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many as share scales, else
-// 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128 by
-// 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second time
-// from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values are
-// written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
+// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many rows as share scales,
+// else 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128
+// by 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second
+// time from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values
+// are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize/quantize.h"
 
 #include <bit>
