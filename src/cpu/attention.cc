@@ -24,7 +24,7 @@ struct FwdLayout {
     pairs = attention_in_pairs(kern, s, op.k, op.v);
     const bool convert = op.q.dtype != DType::f32 && !pairs;
     q = 0;                                           // [panels][units of D][nr]
-    scores = q + kQueryBlock * s.head_dim;           // [kKeyBlock][nr] of one panel
+    scores = q + kQueryBlock * s.head_dim;           // one panel: [kKeyBlock][nr]
     paired = scores + kKeyBlock * kern.nr;           // [kKeyBlock / 2][nr]: the panel's probabilities as bf16 pairs
     y = paired + kKeyBlock / 2 * kern.nr;            // [panels][D][nr]
     rows = y + kQueryBlock * s.head_dim;             // [nr][wide] of one panel of y

@@ -11,21 +11,21 @@
 
 namespace athanor {
 
-// The attention of one table of kernels; without cos_sin. Scratch memory in bytes.
+// Attention on one table of kernels; cos_sin is ignored. attention_scratch() returns bytes.
 size_t attention_scratch(const AttentionFwd&, const Kernels&, int threads);
 void attention(const AttentionFwd&, const Kernels&, ThreadPool&, void* scratch);
 size_t attention_scratch(const AttentionBwd&, const Kernels&, int threads);
 void attention(const AttentionBwd&, const Kernels&, ThreadPool&, void* scratch);
 
 constexpr int64_t kQueryBlock = 256;  // queries that share one packing of keys and values; a multiple of every nr
-constexpr int64_t kKeyBlock = 128;   // keys processed at a time, so that the scores of one panel of queries stay in L1
+constexpr int64_t kKeyBlock = 128;    // keys processed at a time, so that the scores of one panel of queries stay in L1
 
 struct KeyRange {
   int64_t first, last;  // keys [first, last) of a span; empty when first >= last
   int64_t size() const { return last > first ? last - first : 0; }
 };
 
-// The first run, at or after key `from`, of keys that at least one query in [q, q + n) of the span sees.
+// The first contiguous range of keys, at or after key `from`, that at least one query in [q, q + n) of the span sees.
 inline KeyRange next_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, int64_t from) {
   const int64_t query = int64_t(s.q_pos) + q;
   const int64_t end = std::min<int64_t>(query + n - s.k_pos, s.k_len);  // causal: no keys after the last query's own
@@ -33,7 +33,7 @@ inline KeyRange next_keys(const Span& s, const AttentionShape& shape, int64_t q,
   const PositionRange next = next_visible(shape.sparse, query, s.k_pos + from);
   return {next.first - s.k_pos, std::min(next.last - s.k_pos, end)};
 }
-// The smallest range within `keys` that has all keys that queries in [q, q + n) see.
+// The smallest range within `keys` that contains all keys that queries in [q, q + n) see.
 inline KeyRange keys_within(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, KeyRange keys) {
   KeyRange all = next_keys(s, shape, q, n, keys.first);
   for (KeyRange next = all; next.size() > 0 && next.first < keys.last; next = next_keys(s, shape, q, n, next.last))
@@ -49,7 +49,7 @@ void mask_scores(float* scores, int64_t stride, const Span&, const AttentionShap
 // Replaces s = q·k by the scores softcap * tanh(scale s / softcap). slope, optional: receives the derivatives of the
 // scores by s. Both are [rows, cols], rows `stride` apart.
 void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stride, const AttentionShape&);
-// Remaining factor of the scores: scale, or 1 if they were soft-capped, which includes the scale.
+// Factor that the scores still need: scale, or 1 after cap_scores(), which applies the scale.
 inline float scale_of_scores(const AttentionShape& s) { return s.softcap > 0 ? 1.0f : s.scale; }
 
 enum class SpanSide : uint8_t { queries, keys };
@@ -78,15 +78,15 @@ struct RowRange {
 std::vector<RowRange> uncovered_rows(const Tensor& spans, SpanSide, int64_t rows);
 void zero_rows(const Tensor& t, const std::vector<RowRange>&, ThreadPool&);
 
-// Whether attention multiplies bf16 pairs: q, k, v and dy as they are, probabilities and their gradients rounded to
-// bf16; rows of k and v are read in place.
+// Whether attention multiplies bf16 pairs: q, k, v and dy unconverted, rows of k and v in place, probabilities and
+// their gradients rounded to bf16.
 inline bool attention_in_pairs(const Kernels& kern, const AttentionShape& s, const Tensor& k, const Tensor& v) {
   return kern.by_row_pairs && k.dtype == DType::bf16 && s.head_dim % 2 == 0 && k.stride() % 2 == 0 &&
          v.stride() % 2 == 0;
 }
 constexpr int64_t units_of(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 : k; }
 
-// c[rows, cols] (+)= A B in units (kernel.h); B in panels of nr columns [k][nr], b_panel units apart.
+// c[rows, cols] (+)= A B in units (kernel.h). B is stored in panels of nr columns [k][nr], b_panel units apart.
 struct BlockGemm {
   bool pairs;
   const float* a;  // A[i, k] at a[i * a_stride + k]

@@ -26,19 +26,20 @@ struct BwdLayout {
     pairs = attention_in_pairs(kern, s, op.k, op.v);
     const bool convert = op.q.dtype != DType::f32 && !pairs;
     const int64_t halves = pairs ? kKeyBlock * kQueryBlock / 2 : 0;
-    q_lanes = 0;                                                      // [panels][units of D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;                           // [panels][units of D][nr]
-    q = dy_lanes + kQueryBlock * dim;                                 // panels of [units of kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                                      // panels of [units of kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                                 // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;                      // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;                       // [kKeyBlock][kQueryBlock], only with softcap
-    rounded = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16, like the next two with pairs
-    rounded_gradient = rounded + halves;                              // gradient in bf16
-    paired = rounded_gradient + halves;                  // [kKeyBlock / 2][nr]: a panel of gradient as pairs
-    k = paired + halves;                                 // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);             // [kKeyBlock][D]
-    k_transposed = v + (convert ? kKeyBlock * dim : 0);  // [D][transposed_stride()]
+    q_lanes = 0;                                  // [panels][units of D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;       // [panels][units of D][nr]
+    q = dy_lanes + kQueryBlock * dim;             // panels of [units of kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                  // panels of [units of kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;             // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;  // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;   // [kKeyBlock][kQueryBlock], only with softcap
+    rounded = slope +
+              (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16; empty without pairs, like the next two
+    rounded_gradient = rounded + halves;                      // gradient in bf16
+    paired = rounded_gradient + halves;                       // [kKeyBlock / 2][nr]: a panel of gradient as pairs
+    k = paired + (pairs ? kKeyBlock / 2 * kern.nr : 0);       // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);                  // [kKeyBlock][D]
+    k_transposed = v + (convert ? kKeyBlock * dim : 0);       // [D][transposed_stride()]
     panels = k_transposed + kKeyBlock * dim;
     dq = panels + transpose_scratch(dim, kern.nr, pairs);  // [panels][D][nr]
     rows = dq + kQueryBlock * dim;                         // [nr][wide] of one panel of dq
@@ -100,8 +101,8 @@ class BwdBlock {
   struct Want {
     bool dq, dkv;
   };
-  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to dq,
-  // dk and dv, as wanted.
+  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to the
+  // wanted ones of dq, dk and dv.
   void meet_keys(KeyRange keys, Want want) const {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};

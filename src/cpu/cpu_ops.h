@@ -158,7 +158,7 @@ class CpuOps final : public Ops {
  private:
   CpuOps single() const { return CpuOps(alone_, plugin_); }
   ThreadPool& pool_;
-  mutable ThreadPool alone_{1};  // for ops that a thread of pool_ runs by itself
+  mutable ThreadPool alone_{1};  // for ops that one thread of pool_ runs alone
   const GemmPlugin* plugin_;
 };
 

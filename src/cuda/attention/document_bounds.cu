@@ -1,6 +1,6 @@
-// Begin or end of each token's document, from the table of spans. Layout: a block has kRows tokens; its warps go
-// through the table and write the bounds of those tokens that are in a span. Latency bound: the table and a block's
-// result are some KiB each. Not timed on a GPU yet.
+// Begin or end of each token's document, from the table of spans. Layout: a block has kRows tokens; its warps scan the
+// table and write the bounds of those tokens that are in a span. Latency bound: the table and a block's result are some
+// KiB each. Not timed on a GPU yet.
 #include "cuda/attention/document_bounds.h"
 
 #include "cuda/host_tools.h"

@@ -13,7 +13,7 @@ namespace athanor::cuda {
 namespace attention {
 namespace {
 
-// Rows and keys per block; fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
+// Rows and keys per block, chosen to fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
 template <int D>
 struct Tiles {
   static constexpr int kWarps = 4, R = D <= 128 ? 2 : 1, N = D <= 128 ? 64 : 32;

@@ -74,7 +74,7 @@ __device__ __forceinline__ void gather(Square& sums, const float* weights, const
   }
 }
 
-// Shares this thread's weights with the threads of the same rows, all in its warp. Call __syncwarp before and after.
+// Shares this thread's weights with the threads of the same rows, all in its warp. Call __syncwarp before and after it.
 __device__ __forceinline__ void share(float* weights, const Square& w, Place at) {
 #pragma unroll
   for (int j = 0; j < kPart; ++j) {

@@ -97,7 +97,7 @@ struct Consumer {
     place = shared.heads.wait(heads), queries = rows(place);
     begin_scores();
   }
-  // Turns the scores in s into weights. shrink: factor for o.
+  // Converts the scores in s to weights. shrink: factor for o.
   __device__ __forceinline__ void weigh(int start, float (&shrink)[1][2]) {
     const Seen* seen = shared.sight.seen + warp_id() * 16;
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);

@@ -1,13 +1,13 @@
 // Grouped GEMMs of a mixture of experts by warpgroups (sm_90a).
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
 //   forward with SwiGLU: d = [gate | up] = a W_e^T, and h = weight silu(gate) up
-// Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e,
-// with SwiGLU 128 of gate and the same 128 of up, so that a thread's registers hold both; they find them from the
-// offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K of a and b at a time
-// into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of
-// an expert's rows reads those of the next expert: they give rows of d that are not stored; along K, in the weight
-// gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows per expert on. Deterministic:
-// a sum is over K in order. No GPU has run it yet.
+// Layout: persistent blocks loop over the tiles of all experts, which have 128 rows and 256 columns of d or of an
+// expert's d_e; with SwiGLU these are 128 columns of gate and the same 128 of up, so that a thread's registers hold
+// both. Blocks find their tiles from the offsets in device memory, so nothing depends on the host. One warp copies 64
+// elements along K of a and b at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the
+// sums in registers. A tile at the end of an expert's rows also reads rows of the next expert: the rows of d computed
+// from them are not stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound
+// from some 300 rows per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
 #include "cuda/gemm/grouped_wgmma.h"
 
 #include "cuda/activation.h"
@@ -19,13 +19,13 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kBarrier = 1;          // named barrier of the consumers
-constexpr int kHalf = kColumns / 2;  // with SwiGLU the gates of a tile
+constexpr int kHalf = kColumns / 2;  // with SwiGLU the columns of gate in a tile
 
 struct Experts {
   const int* offsets;  // [experts + 1]
   int experts, outputs, inputs;
 };
-// The epilogue. Without SwiGLU: none.
+// No epilogue.
 struct Plain {
   static constexpr int kWidth = kColumns;  // columns of a tile, of d or of gate
 };
@@ -51,7 +51,7 @@ struct Smem {  // dynamic shared memory
 
 #if PTX_SM90A
 struct Tile {
-  int expert, row, column;  // row, column: its first in d, or in d_e for the weight gradient
+  int expert, row, column;  // row, column: first row and column in d, or in d_e for the weight gradient
   int begin, end;           // rows of the expert
 };
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const
 template <class T>
 __device__ __forceinline__ void clear_rows(Slot<T>& slot, int first) {
   constexpr int kChunks = kRowBytes / 16, kAll = (kRows + kColumns) / kBoxColumns;
-  const int chunks = (kTerms - first) * kChunks;  // of a panel
+  const int chunks = (kTerms - first) * kChunks;  // 16-byte chunks to clear per panel
   auto* bytes = reinterpret_cast<unsigned char*>(&slot);
   for (int i = static_cast<int>(threadIdx.x); i < chunks * kAll; i += kConsumers)
     st16(bytes + i / chunks * kPanel * static_cast<int>(sizeof(T)) + first * kRowBytes + i % chunks * 16,
@@ -160,8 +160,8 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
   });
 }
 
-// Rows of a result, [.., columns] in memory with `stride` elements from one row to the next; those from `end` on are
-// not stored.
+// Rows of a result: a matrix with `columns` columns and `stride` elements from one row to the next. Rows from `end` on
+// are not stored.
 template <class T>
 struct Result {
   T* data;

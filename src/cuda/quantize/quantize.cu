@@ -1,9 +1,9 @@
 // Quantizes to FP8 and FP4 (Quantize).
-// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many as share scales, else
-// 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128 by
-// 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second time
-// from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values are
-// written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
+// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many rows as share scales,
+// else 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128
+// by 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second
+// time from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values
+// are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize/quantize.h"
 
 #include <bit>
@@ -76,8 +76,8 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
   }
 }
 
-// most[block] = amax of the scale block, as float bits; zeroed before if thread blocks share scales. Does nothing if a
-// factor is given.
+// most[block] = amax of the scale block, as float bits; must be zero before if thread blocks share scales. Does nothing
+// if a factor is given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_most(uint32_t* most, const Matrix<T> x, const Cut c, bool is_shared, const float* given) {
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   if (at.lane == 0) atomicMax(most, amax);
 }
 
-// Delayed scaling: writes the scale that belongs to a given factor, and raises rule.amax, which several matrices share.
+// Delayed scaling: writes the scale for a given factor, and raises rule.amax, which several matrices share.
 __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const bool given = rule.given && *rule.given > 0, finite = *most < kInfinity;
@@ -492,7 +492,7 @@ LaunchConfig threads(int64_t count, cudaStream_t stream) {
 LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
-// Computes the op's statistics and adds them to op.statistics; `counts` are zeros before.
+// Computes the op's statistics and adds them to op.statistics; `counts` must be zeros.
 template <class T>
 void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {

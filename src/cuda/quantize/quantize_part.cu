@@ -1,8 +1,7 @@
-// Quantizes parts of matrices (ops/quantize_part.h).
-// Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8 elements of each row; elements outside of the part
-// are skipped. All rows of a warp lie in the same blocks, since heights of blocks are multiples of 16. Memory bound:
-// each op reads the part once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on
-// a GPU yet.
+// Quantizes parts of matrices (ops/quantize_part.h). Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8
+// elements of each row; elements outside of the part are skipped. All rows of a warp belong to the same blocks, since
+// heights of blocks are multiples of 16. Memory bound: each op reads the part once. Deterministic: a maximum does not
+// depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize/encode.h"
 #include "cuda/quantize/quantize.h"
 
@@ -96,7 +95,7 @@ struct PartRule {
   double saturates;
 };
 
-// counts: null, or zeroed before.
+// counts: null, or zeros.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode_part(uint8_t* quantized, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {

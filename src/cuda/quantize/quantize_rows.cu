@@ -12,7 +12,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024, kChunks = 4;  // chunks per thread and row, if a block can have enough threads
+constexpr int kMostThreads = 1024, kChunks = 4;  // kChunks: per thread and row, if a block can have enough threads
 constexpr int kRing = 2;                         // rows in shared memory
 
 struct QuantizedRows {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = static_cast<int>(kOneBitBlock);
 
-// Writes C(x) of the block to `record` and the error of this thread's element to `error`. room: shared memory for
+// Writes C(x) of the block to `record` and the error of this thread's element to `error`. smem: shared memory for
 // block_reduce().
 __device__ void compress(float x, float v, float* error, OneBitRecord* record, double* smem) {
   const double counted = v != 0 ? static_cast<double>(x) : 0.0;
