@@ -65,11 +65,11 @@ class Exchange {
   Buffer records_, received_;
 };
 
-struct LambTensors {  // tensors of a run, for onebit_lamb
+struct LambTensors {  // for onebit_lamb: tensors of a run
   Tensor fresh, ratios, w;
 };
 
-// Common to both rules: all-reduces the workers' momenta of a run, and replaces its gradients by directions.
+// Base of both rules: all-reduces the workers' momenta of a run, and replaces its gradients by directions.
 class OneBitRule : public UpdateRule {
  public:
   explicit OneBitRule(const RuleOptions& options) : o_(options) {
@@ -229,7 +229,7 @@ class OneBitLambRule final : public OneBitRule {
     scale_by_trust_ratios(c, params, placed, 1, sums.t);
   }
 
-  Buffer maxima_;  // kept from the first to the second pass: maximum per tensor over its blocks
+  Buffer maxima_;  // kept from the first to the second pass: each tensor's maximum over its blocks
 };
 
 }  // namespace
