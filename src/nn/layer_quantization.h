@@ -26,7 +26,7 @@ class LayerQuantization {
   bool both(Matrix) const;
   // Returns tensors without memory for a matrix of this shape. both: includes the transposed copy, see both().
   QuantizedTensor like(Operand, const Shape&, bool both = false) const;
-  // Quantizes the matrix. largest: amax of the matrix, optional.
+  // Quantizes the matrix. amax: amax of the matrix, optional.
   void make(Ctx& c, Operand operand, const Tensor& matrix, const QuantizedTensor& quantized, Tensor amax = {}) const {
     c.run(quantize(c, operand, matrix, quantized, amax));
   }

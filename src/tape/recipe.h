@@ -19,7 +19,7 @@ struct OperandRule {
   bool hadamard = false;   // quantized after a random Hadamard transform along the GEMM's K dimension
   bool delayed = false;    // the scale follows from amax of earlier steps: DelayedScaling
   bool operator==(const OperandRule&) const = default;
-  // True with current scaling per tensor, which needs the tensor's amax: Quantize::largest.
+  // True with current scaling per tensor, which needs the tensor's amax: Quantize::amax.
   bool by_amax() const { return scaling == Scaling::tensor && !delayed; }
   // True if a forward GEMM may accumulate with fewer bits than f32, which is not the case with block scales. Gradient
   // GEMMs never may.
