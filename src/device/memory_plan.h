@@ -33,7 +33,7 @@ class MemoryPlan {
   // Sets dtype and shape of *target and, until commit(), a fake address that must not be dereferenced. `target` must
   // not move.
   void add(MemoryKind, std::string name, DType, Shape, Tensor* target, Mem where = Mem::device);
-  // Adds what the arena's phases need; call after all phases are recorded.
+  // Adds the memory of the arena's phases; call after all phases are recorded.
   void add(Arena&);
 
   size_t total(Mem where = Mem::device) const { return where == Mem::device ? total_ : host_total_; }

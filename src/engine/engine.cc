@@ -161,9 +161,8 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   };
   const auto upload_rows = [&](const Tensor& to, const void* whole) {
     if (part_rows_.empty()) return upload(to, whole);
-    upload(
-        to,
-        part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // upload() copies the temporary
+    // upload() copies the temporary.
+    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
@@ -502,8 +501,7 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kInf =
-      std::numeric_limits<float>::infinity();  // infinity survives sums and NCCL's max, NaN does not survive the max
+  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums and NCCL's max; NaN may not
   ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }

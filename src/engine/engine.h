@@ -97,8 +97,8 @@ struct EngineOptions {
   double expert_capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
   double expert_buffer_factor = 0;    // see SendSlots::slots_per_rank(); 0: enough slots for any routing
   std::optional<TeacherOptions> teacher = {};
-  std::vector<float> ahead_weights =
-      {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
+  // Multi-token prediction: initial weights of the losses of the tokens after the next one.
+  std::vector<float> ahead_weights = {};
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;      // count statistics of FP8 and FP4 quantization: take_quantized()
   bool keep_quantized = true;  // keep quantized weights for the step; false: quantize 16-bit weights at each use
@@ -146,9 +146,8 @@ class Engine {
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
-  const std::string& low_precision() const {
-    return low_precision_;
-  }                            // which layers are quantized; empty: the recipe quantizes none
+  // Text that says which layers are quantized; empty: the recipe quantizes none.
+  const std::string& low_precision() const { return low_precision_; }
   const MemoryPlan& memory();  // runs the dry runs on first use
   // Lower bound of memory().total(): planned tensors plus the peak of one micro-batch. Much faster than memory(), since
   // it dry-runs only a micro-batch and chooses no offsets.
@@ -289,7 +288,7 @@ class Engine {
   void zero_pruned();
   std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; empty without pruning
 
-  // Gathers masters and optimizer states for checkpoints. All ranks create and use it together; while it exists,
+  // Gathers master weights and optimizer states for checkpoints. All ranks create and use it together; while it exists,
   // nothing else may run.
   std::unique_ptr<BlockGather> gather_blocks();
 
@@ -492,17 +491,15 @@ class Engine {
   std::vector<MicroInputs> micro_inputs_;        // one per micro-batch in progress
   std::vector<std::vector<MicroFrame>> frames_;  // frames of each chunk
   std::vector<std::vector<FrameTensors>> frame_tensors_;
-  std::vector<std::vector<BlockInputs>>
-      block_inputs_;  // offloaded inputs of each chunk and frame; empty: inputs are not offloaded
-  static constexpr int64_t kStepsToCapture = 2;  // PhaseRunner's eager run and the run that it captures
-  int64_t steps_of_program_ = 0;                 // steps run since the step's program changed
-  size_t next_action_ = 0;                       // next action of the accumulating step
+  std::vector<std::vector<BlockInputs>> block_inputs_;  // offloaded inputs of each chunk and frame; or empty
+  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run and the run that it captures
+  int64_t steps_of_program_ = 0;                        // steps run since the step's program changed
+  size_t next_action_ = 0;                              // next action of the accumulating step
   StageLinks links_;
 
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
-  Tensor max_attention_logits_;  // max attention logits of the accumulating step, with QK-clip: see
-                                 // Ctx::max_attention_logits
+  Tensor max_attention_logits_;  // with QK-clip: see Ctx::max_attention_logits
   Tensor least_factors_;         // [L] f64: Routing::least_factors; only with an expert_buffer_factor
   Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
@@ -524,11 +521,10 @@ class Engine {
   std::vector<int32_t> positions_;
   std::vector<int32_t> sources_;  // sources of the sequences of the following micro-batches
   std::vector<int32_t> tokens_ahead(std::span<const int32_t> targets) const;
-  std::vector<bool> first_rows_;  // rows of whole sequences: true where a document or sequence begins
-  std::vector<int32_t> own_tokens_,
-      own_targets_;  // this rank's rows, if other ranks have the other rows of its sequences
-  std::unique_ptr<HostRing> inputs_,
-      states_;  // pinned: data that load() copies per micro-batch; StepState of each step
+  std::vector<bool> first_rows_;                   // rows of whole sequences: true where a document or sequence begins
+  std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have other rows of its sequences
+  // Pinned: data that load() copies per micro-batch; StepState of each step.
+  std::unique_ptr<HostRing> inputs_, states_;
   int64_t step_micro_batches_ = 0;
   int64_t step_slot_ = 0, micro_slot_ = 0;  // slots of the accumulating step and of its next micro-batch
   std::vector<Mark> marks_;                 // marks of the accumulating step

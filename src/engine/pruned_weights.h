@@ -58,7 +58,7 @@ class PrunedWeights {
 
   ParamStore& params_;
   PruningOptions options_;
-  std::vector<bool> pieces_;      // whether each piece is pruned
+  std::vector<bool> pieces_;      // true for pruned pieces
   std::vector<size_t> group_of_;  // group of each pruned piece
   std::vector<int64_t> sizes_;    // weights per group, over all ranks
   size_t state_ = 0;

@@ -114,7 +114,7 @@ struct TaskFormat {
   std::string delimiter;
 };
 
-// Turns items into tokens of prompts and marks the tokens to score.
+// Converts items to tokens of prompts and marks the tokens to score.
 class PromptMaker {
  public:
   PromptMaker(const Tokenizer& tokenizer, const TaskFormat& format, const TaskLimits& limits)

@@ -43,7 +43,7 @@ class Sampler {
   // Returns logits [V] after the prompt; resets the context of the text. Valid until the text's next token or prompt.
   std::span<const float> prompt(std::span<const int32_t> tokens, int64_t text = 0);
   // Adds one token to each of these texts, which must differ, in one forward pass. When the context of a text is full,
-  // its second half, including this token, is processed again as a prompt and the rest is dropped, so texts may have
+  // its second half, including this token, is reprocessed as a prompt and the rest is dropped, so texts may have
   // any length.
   void next(std::span<const NextToken> tokens);
   std::span<const float> next(int32_t token) {

@@ -114,8 +114,8 @@ struct LogitSums {
 
 // Sums of a student and its teacher over one shard of the vocabulary, at temperature T. With y_c = (logits_c - max) / T
 // and u_c = (teacher_c - teacher_max) / T, after soft-capping, summed over the shard:
-// sums[0, i] = sum exp(y_c)    sums[1, i] = sum exp(u_c)
-// sums[2, i] = sum exp(u_c) (u_c - y_c) for kl, sum exp(y_c) (y_c - u_c) for reverse_kl
+//   sums[0, i] = sum exp(y_c)    sums[1, i] = sum exp(u_c)
+//   sums[2, i] = sum exp(u_c) (u_c - y_c) for kl, sum exp(y_c) (y_c - u_c) for reverse_kl
 // Ignored rows become 0. A max of -inf counts as 0. A term of sums[2] is 0 if its exp() factor is 0.
 struct DistillSums {
   Tensor sums;         // [3, n] f32

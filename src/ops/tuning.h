@@ -76,7 +76,7 @@ class Tuning {
   virtual size_t allow_scratch(size_t bytes) { return bytes; }
   // Returns which implementation of attention is used, and why; "" if there is no choice.
   virtual std::string describe_attention(const Tunable&) { return ""; }
-  // Returns how FP8 and FP4 GEMMs are computed: "natively", or what is emulated; "" if there are none.
+  // Returns how FP8 and FP4 GEMMs are computed: natively, or emulated and why; "" if there are none.
   virtual std::string describe_quantized(const Tunable&) { return ""; }
   // Returns text that contains everything the choices depend on: GPU, driver, library.
   virtual std::string key() const = 0;

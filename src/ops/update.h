@@ -13,10 +13,10 @@ namespace athanor {
 
 // A contiguous range of a unit's weights (or of this rank's shard) with its optimizer state. The op zeroes the gradient
 // for the next step, even if the step is skipped. Rounding, by dtype:
-// master f32: exact; with a bf16 param rounded by settled() (tensor/half.h)
-// master i16: remainders of f32 master weights whose upper halves are `param`
-// bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i): the master weight by the upper
-// 16 bits; with moment_stream instead, m by the upper and v by the lower 16 bits
+//   master f32: exact; with a bf16 param rounded by settled() (tensor/half.h)
+//   master i16: remainders of f32 master weights whose upper halves are `param`
+//   bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i): the master weight by the
+//   upper 16 bits; with moment_stream instead, m by the upper and v by the lower 16 bits
 struct UpdatePart {
   Tensor master;  // [n] f32, bf16 or i16
   Tensor param;   // [n] compute copy: bf16 or f16 with f32 masters, bf16 with i16 masters, absent otherwise
@@ -169,7 +169,7 @@ struct AdamW8bit {
 };
 
 // Stochastic gradient descent, in the order of operations of torch.optim.SGD:
-// g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g if there is no m)
+//   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g if there is no m)
 // with g = grad * state.grad_scale. With `direction`, grad is an update direction computed by another rule: it is not
 // scaled, and the decay is decoupled (w -= lr wd w).
 struct Sgd {

@@ -189,7 +189,7 @@ class OneBitLambRule final : public OneBitRule {
   void begin(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) {
     maxima_ = c.alloc("largest ratios of variances", DType::f32, {int64_t(placed.all_ranges)});
     c.run(Fill{.x = maxima_.t});
-    std::optional<F32Masters> masters;  // masters of the current unit, shared by its runs
+    std::optional<F32Masters> masters;  // master weights of the current unit, shared by its runs
     for (const OwnedRun& own : owned_runs(params, placed)) {
       if (!masters || &masters->unit != &own.unit) masters.emplace(c, own.unit);
       const auto [begin, end] = own.range;

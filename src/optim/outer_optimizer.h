@@ -1,7 +1,7 @@
 // OuterOptimizer: local updates [Douillard et al. 2023, "DiLoCo"; Therien et al. 2025, "MuLoCo"]. Each worker trains
 // its own weights w for a round of H steps. At the end of a round the workers average their distances from the global
 // weights, in f32, and Nesterov momentum updates the global weights:
-// d = mean over workers of (theta - w);  v = mu v + d;  theta -= eta (d + mu v);  w = theta
+//   d = mean over workers of (theta - w);  v = mu v + d;  theta -= eta (d + mu v);  w = theta
 // Streaming DiLoCo [Douillard et al. 2025, alg. 2]: with fragments, the rounds of different units end at different
 // steps; with a delay, d is computed at the end of a round and used that many steps later, and sending it overlaps
 // these steps; with mixing alpha the last assignment is w = alpha w + (1 - alpha) theta; and workers may send their

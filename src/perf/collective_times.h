@@ -45,7 +45,7 @@ class CollectiveTimes final : public CollectiveObserver {
 
   void begins(std::string_view kind, std::string_view group) override;
   void ends() override;
-  // Adds kernels with the label of a collective; label 0: of an unknown one.
+  // Adds kernels with the label of a collective; label 0: the collective is unknown.
   void add(int64_t label, const CollectiveRow& kernels);
   // Counts or discards the calls since the last settle().
   void settle(bool count);

@@ -25,8 +25,8 @@ struct Quantization {
   Tensor factors = {};     // [parameters, kMatrices] f32: Quantize::factor, for delayed scaling
   Tensor step_amax = {};   // [parameters, kMatrices] f32: Quantize::step_amax of this step
   Tensor amax = {};        // [parameters, kMatrices] f32: amax that producers store, see LayerQuantization::amax()
-  std::span<const QuantizedTensor> weights =
-      {};  // [parameters * kOperands]: quantized once per step; entries without data are not kept
+  // [parameters * kOperands]: quantized once per step; entries without data are not kept.
+  std::span<const QuantizedTensor> weights = {};
 };
 
 }  // namespace athanor
