@@ -56,7 +56,7 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, co
   return v;
 }
 
-// The reductions over the whole vocabulary that DistilledCrossEntropy needs on tensor-parallel ranks.
+// Reductions over the whole vocabulary that DistilledCrossEntropy needs on tensor-parallel ranks.
 struct TeacherStats {
   Buffer all;        // [4, n] f32
   Tensor max, sums;  // views of `all`: [n] max of the teacher's logits, [3, n] DistillSums
@@ -148,7 +148,7 @@ Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float
   return ids;
 }
 
-// Distillation from cached logits. `part`: the whole vocabulary if this rank has it.
+// Distillation from cached logits. `part`: this rank's part of the vocabulary.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
   const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
   TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),

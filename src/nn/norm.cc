@@ -9,7 +9,7 @@ Tensor gain_of(const ParamStore& params, const Norm& norm, int64_t size) {
   return {norm.ones->data, norm.ones->dtype, {size}};
 }
 
-// The buffer to which the op adds the gain's gradient: the parameter's, or scratch memory that nobody reads.
+// Buffer to which the op adds the gain's gradient: the parameter's gradient, or scratch memory that nothing reads.
 struct GainGradient {
   Buffer buffer;
   Tensor t;

@@ -119,7 +119,7 @@ struct Gemm {
             .heads = rotated / aux.cols(),
             .head_dim = aux.cols()};
   }
-  // Bytes of matrices that the epilogue reads and writes besides d.
+  // Bytes of matrices that the epilogue reads and writes in addition to d.
   double epilogue_bytes() const {
     if (epilogue == Epilogue::none || epilogue == Epilogue::rope || sums() || recompute) return 0;
     return double(aux.bytes()) * (epilogue == Epilogue::swiglu_gradient ? 2 : 1);

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
 // the preceding GEMM (Epilogue::add). An optional output `amax`, here and in ops/mlp.h and ops/attention.h, receives
 // the amax of the op's output as stored: 0 for an empty output, NaN if any element is NaN. Quantize then need not
-// compute it (Quantize::largest).
+// compute it (Quantize::amax).
 #pragma once
 #include "ops/op.h"
 

@@ -60,8 +60,8 @@ class Ops {
   ATHANOR_EACH_OP(ATHANOR_OP)
 #undef ATHANOR_OP
 
-  // True if the op can run fused with its epilogue in one kernel, apart from what autotuning decides; depends on sizes
-  // and dtypes only. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
+  // True if the op can run fused with its epilogue in one kernel, regardless of what autotuning decides; depends only
+  // on sizes and dtypes. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
   virtual bool fuses(const GroupedGemm&) const { return false; }   // with h

@@ -1,5 +1,6 @@
 // ReferenceOps: the specification of every op as a backend. Plain single-threaded loops in double that read like the
-// formulas in ops/; results are rounded once, where the op's header says. Needs no scratch, knows no speed.
+// formulas in ops/; results are rounded once, where the op's header says so. Needs no scratch memory and is not
+// optimized for speed.
 #pragma once
 #include <memory>
 
