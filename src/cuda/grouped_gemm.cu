@@ -65,7 +65,8 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kEach], const float
   }
 }
 
-// transposed: b is W [outputs, inputs], used transposed, and K = inputs (forward); otherwise K = outputs (input gradient).
+// transposed: b is W [outputs, inputs], used transposed, and K = inputs (forward); otherwise K = outputs (input
+// gradient).
 template <class A, class D, bool transposed>
 __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   ptx::wait_for_earlier_kernels();

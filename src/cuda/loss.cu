@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) row_max(Logits<T> a, float* ma
   const int step = static_cast<int>(blockDim.x) * kElements;
   const int begin = static_cast<int>(threadIdx.x) * kElements;
   float most = -kInf;
-  const auto add = [&](float (&x)[kElements], int c) {
+  const auto add = [&](float(&x)[kElements], int c) {
     mask(x, c, a.vocab, -kInf);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) most = fmaxf(most, x[i]);  // skips NaN, which reaches the sum
@@ -464,8 +464,7 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.losses = data<float>(op.losses), a.targets = data<int32_t>(op.targets);
     a.scale = op.grad ? data<float>(op.scale) : nullptr;
     a.inv_count = op.inv_count, a.z_loss = op.z_loss, a.softcap = op.softcap;
-    if (op.ahead)
-      a.ahead = {data<int32_t>(op.ahead), data<float>(op.ahead_weights), static_cast<int>(op.ahead.cols())};
+    if (op.ahead) a.ahead = {data<int32_t>(op.ahead), data<float>(op.ahead_weights), static_cast<int>(op.ahead.cols())};
     if (op.part) {
       const float* sums = data<float>(op.sums);
       const PartSums all{data<float>(op.max), sums, sums + rows, token(op.part.first)};
@@ -478,9 +477,8 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     const LaunchConfig config = of_rows(a, rows, shared_bytes, stream);
-    by_options(op, [&]<bool kCapped, bool kAhead>() {
-      CUDA_CHECK(launch(cross_entropy<T, kCapped, kAhead>, config, a));
-    });
+    by_options(op,
+               [&]<bool kCapped, bool kAhead>() { CUDA_CHECK(launch(cross_entropy<T, kCapped, kAhead>, config, a)); });
   });
 }
 }  // namespace athanor::cuda

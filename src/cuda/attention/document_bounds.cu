@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kThreads) document_bounds(Table t) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int s = static_cast<int>(threadIdx.x / 32); s < t.spans; s += kThreads / 32) {
     const int first = t.words[s * kSpanWords], size = t.words[s * kSpanWords + 1];
-    for (int row = max(begin, first) + lane; row < min(end, first + size); row += 32) t.bounds[row] = bound(first, size);
+    for (int row = max(begin, first) + lane; row < min(end, first + size); row += 32)
+      t.bounds[row] = bound(first, size);
   }
 }
 }  // namespace

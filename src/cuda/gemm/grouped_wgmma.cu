@@ -82,13 +82,12 @@ template <Grouped role>
 __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
   const int terms = role == Grouped::forward          ? x.inputs
                     : role == Grouped::input_gradient ? x.outputs
-                                                         : tile.end - tile.begin;
+                                                      : tile.end - tile.begin;
   return (terms + kTerms - 1) / kTerms;
 }
 
 template <class Epilogue, Grouped role, class T>
-__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
-                                        const Experts& x) {
+__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps, const Experts& x) {
   Turn<kSlots> turn;
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     const int steps = steps_of<role>(x, tile);
@@ -144,8 +143,7 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
     }
     constexpr uint32_t kAtoms = kPanel * sizeof(T);  // bytes from one panel to the next
     const uint64_t a = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
-    const uint64_t b =
-        ptx::matrix_descriptor(smem.slots[slot].b, {.leading = role == Grouped::forward ? 16 : kAtoms});
+    const uint64_t b = ptx::matrix_descriptor(smem.slots[slot].b, {.leading = role == Grouped::forward ? 16 : kAtoms});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of a K-major operand, or 16 rows of a panel
@@ -246,8 +244,8 @@ __device__ __forceinline__ void add_rows(const Sums& sums, D* d, int row, int ou
 }
 
 template <Grouped role, class T, class D, class Epilogue>
-__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
-                                          const Experts& x, D* d, const Epilogue& epilogue) {
+__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps, const Experts& x,
+                                          D* d, const Epilogue& epilogue) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -265,7 +263,7 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     Sums sums;
     multiply<role>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<role>(x, tile)),
-                      tile.end - tile.begin);
+                   tile.end - tile.begin);
     const int row = tile.row + warp * kWarpRows;
     if constexpr (role == Grouped::weight_gradient) {
       add_rows(sums, d + static_cast<int64_t>(tile.expert) * x.outputs * x.inputs, row, x.outputs, tile.column,

@@ -56,8 +56,7 @@ void run(const DequantizeNf4& op, void*, cudaStream_t stream) {
                          .offset = data<const float>(op.offset)};
   by_type(op.y.dtype, [&]<class T>() {
     const Flat shape = flat(op.y, data<T>(op.y));
-    CUDA_CHECK(
-        launch(dequantize_nf4<T>, tiles<kVector<T>, 1>(shape, stream), data<T>(op.y), source, kNf4, shape));
+    CUDA_CHECK(launch(dequantize_nf4<T>, tiles<kVector<T>, 1>(shape, stream), data<T>(op.y), source, kNf4, shape));
   });
 }
 }  // namespace athanor::cuda

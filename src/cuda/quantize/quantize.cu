@@ -62,8 +62,8 @@ struct Place {
 // Loads this thread's rows from the i-th on; 0 past the end.
 constexpr int kInFlight = 4;
 template <class T>
-__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c, const Place& at,
-                                     int i) {
+__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c,
+                                     const Place& at, int i) {
 #pragma unroll
   for (int r = 0; r < kInFlight; ++r)
     x.load(v[r], at.first + i + r, at.column, c, i + r < at.rows && at.column < c.columns);
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t
   }
 }
 __device__ __forceinline__ void store_quantized(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
-                                            bool e5m2) {
+                                                bool e5m2) {
   const uint2 words = code_words(v, e5m2);
   store_words(row, words.x, words.y, c, column);
 }
@@ -233,8 +233,8 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 // memory, so that threads which write, or read, together use different banks.
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
-    encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
-                  const Turning how, const Rule rule) {
+    encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x,
+                      const Cut c, const Turning how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
   SHARED(uint32_t, smem, [kSquares * kSmem]);
@@ -435,8 +435,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_quantized(QuantizeCounts* counts, const uint8_t* quantized, const void* scales, const float* global, const Matrix<T> x,
-                const Cut c, const Rule rule, double saturates, bool transposed) {
+    count_quantized(QuantizeCounts* counts, const uint8_t* quantized, const void* scales, const float* global,
+                    const Matrix<T> x, const Cut c, const Rule rule, double saturates, bool transposed) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned, smem, [kLanes]);
   const Place at(c);
@@ -523,8 +523,8 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
                       .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
     CUDA_CHECK(launch(encode_transposed<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, transposed,
-                      op.turn ? nullptr : quantized, data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x,
-                      c, how, rule));
+                      op.turn ? nullptr : quantized,
+                      data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x, c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;
     CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
@@ -541,8 +541,8 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
 }
 
-// Quantizes with per-row scales and, if op.transposed, the transpose with per-column scales. If rows fit in shared memory,
-// one pass over x finds the amax of rows and of columns.
+// Quantizes with per-row scales and, if op.transposed, the transpose with per-column scales. If rows fit in shared
+// memory, one pass over x finds the amax of rows and of columns.
 void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
   const Quantize rows = op.without_transposed();
   Quantize columns = op.transposed ? op.alone() : Quantize{};
@@ -600,7 +600,6 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.step_amax)};
   if ((op.transposed_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
-  by_type(op.x.dtype,
-          [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
+  by_type(op.x.dtype, [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
 }
 }  // namespace athanor::cuda
