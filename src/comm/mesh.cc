@@ -106,9 +106,9 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 6> kNames = {"pipeline", "copies",  "shards",        "experts",
-                                                              "context",  "tensor",  "data_parallel", "shards",
-                                                              "weights",  "workers", "expert_copies", "expert_shards"};
+  constexpr std::array<std::string_view, kAxes + 6> kNames = {
+      "pp",      "dp_replicate",        "dp_shard",       "ep", "cp", "tp", "dp", "dp_shard", "weights",
+      "workers", "expert_dp_replicate", "expert_dp_shard"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

@@ -11,7 +11,7 @@ namespace athanor {
 class CollectiveObserver {
  public:
   virtual ~CollectiveObserver() = default;
-  // kind: "all_reduce", ...; group: what its ranks share or split, such as "tensor". CollectiveSubject::name() is the
+  // kind: "all_reduce", ...; group: what its ranks share or split, such as "tp". CollectiveSubject::name() is the
   // purpose of the call.
   virtual void begins(std::string_view kind, std::string_view group) = 0;
   virtual void ends() = 0;

@@ -108,7 +108,7 @@ void Rendezvous::join() {
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
                   cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
-  std::string why, told;  // told: reason given by another rank; says more than a later missing answer
+  std::string why, refusal;  // refusal: reason given by another rank; says more than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
     if (key.secret.empty()) why = why_no_key(options_.awaited_file);
@@ -129,16 +129,17 @@ void Rendezvous::join() {
       }
       if (reason.empty()) reason = e.why;
       const std::string said = cat("port ", to.port, ": ", e.why);
-      if (!e.refused || said == told) continue;
-      told = said;
-      log::warn("rendezvous: rank 0 at ", me.host, " ", told, "; trying on for ", options_.timeout, " s");
+      if (!e.refused || said == refusal) continue;
+      refusal = said;
+      log::warn("rendezvous: rank 0 at ", me.host, " ", refusal, "; trying on for ", options_.timeout, " s");
     }
     if (!reason.empty()) why = reason;
     late.set_reason(why);
     if (Clock::now() > deadline)
-      throw Error(cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
-                      key.port ? key.port : me.port, " within ", options_.timeout, " s: ", told.empty() ? why : told),
-                  Exit::peer_lost);
+      throw Error(
+          cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
+              key.port ? key.port : me.port, " within ", options_.timeout, " s: ", refusal.empty() ? why : refusal),
+          Exit::peer_lost);
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -88,7 +88,7 @@ Exit cache_logits(const CacheArgs& args) {
       engine->commit();
       load_weights(*engine, backend.device, teacher);
       auto last = std::chrono::steady_clock::now();
-      const auto told = [&](int64_t shard, double taught) {
+      const auto log_shard = [&](int64_t shard, double taught) {
         const auto now = std::chrono::steady_clock::now();
         const double seconds = std::chrono::duration<double>(now - std::exchange(last, now)).count();
         log::info(
@@ -97,7 +97,7 @@ Exit cache_logits(const CacheArgs& args) {
             options.tokens ? cat("; ", format_percent(taught), " of its positions end where the teacher's do") : "");
       };
       write_logit_shards(*engine, data, packing, folder, info, options,
-                         {.batch = [&] { any_works(true); }, .shard = told});
+                         {.batch = [&] { any_works(true); }, .shard = log_shard});
     }
     while (any_works(false)) {
     }

@@ -141,7 +141,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
               100 * time.units_exposed / least);
   const double from = std::ceil(time.hiding_micro_batch * double(engine.options().micro_batch_size));
   if (std::isinf(from))
-    std::printf("                  no micro-batch hides them beside its block inputs\n");
+    std::printf("                  no micro-batch overlaps them with its block inputs\n");
   else
     std::printf("                  hidden, but for the first unit of a pass, from micro_batch_size %lld on\n",
                 static_cast<long long>(std::max(1.0, from)));
@@ -156,7 +156,7 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
                 format_bytes(engine.offloaded_inputs()).c_str(),
                 time.inputs == 0 ? "; how fast is not known of this GPU"
                 : time.units > 0
-                    ? cat(", ", format_duration(time.inputs), " of a step each way, beside the units").c_str()
+                    ? cat(", ", format_duration(time.inputs), " of a step each way, with the units").c_str()
                     : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
                           format_duration(time.inputs_exposed), " are not hidden")
                           .c_str());

@@ -39,8 +39,8 @@ std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
 void await_logs(const ReportArgs& args) {
   for (const std::string& run : args.runs) {
     struct stat info {};
-    for (bool told = false; stat(log_of(run).c_str(), &info) != 0;) {
-      if (!std::exchange(told, true)) log::info("report: waiting for ", log_of(run), ", which is not there yet");
+    for (bool logged = false; stat(log_of(run).c_str(), &info) != 0;) {
+      if (!std::exchange(logged, true)) log::info("report: waiting for ", log_of(run), ", which is not there yet");
       std::this_thread::sleep_for(std::chrono::seconds(args.every));
     }
   }
@@ -52,14 +52,14 @@ Exit report(const ReportArgs& args) {
                                                      : "report.html";
   if (args.watch) await_logs(args);
   bool shown = false;
-  std::vector<int64_t> told(args.runs.size(), 0);  // number of unreadable lines reported so far
+  std::vector<int64_t> logged(args.runs.size(), 0);  // number of unreadable lines reported so far
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;
     for (size_t i = 0; i < args.runs.size(); ++i) {
       runs.push_back(read_run(args.runs[i]));
       const int64_t unreadable = runs.back().unreadable_lines;
-      if (std::exchange(told[i], unreadable) != unreadable) warn_of_unreadable_lines(runs.back());
+      if (std::exchange(logged[i], unreadable) != unreadable) warn_of_unreadable_lines(runs.back());
     }
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });

@@ -111,7 +111,7 @@ void add_options(Verb verb, TokenizeArgs& o) {
                   "output shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
   verb.add_option("--tokenizer", o.tokenizer.source,
-                  "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe beside "
+                  "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe next to "
                   "encoder.json; a folder with one")
       .show_default();
   verb.add_option("--split", o.tokenizer.split,

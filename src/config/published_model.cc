@@ -97,7 +97,7 @@ constexpr OnlyValues kOnly[] = {
     {"partial_rotary_factor", "1", "RoPE turns whole heads"},
     {"use_mrope", "false", "positions have one dimension"},
     {"rope_interleaved", "false", "RoPE turns the two halves of a head"},
-    {"auto_map", "null {}", "code beside the weights is not run"},
+    {"auto_map", "null {}", "code next to the weights is not run"},
     {"quantization", "null {}", "weights are plain floats or FP8"},
     {"pruned_heads", "null {}", "all layers have all heads"},
     {"is_causal", "true", "attention is causal"},

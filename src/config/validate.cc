@@ -448,7 +448,7 @@ void validate_workers(const Config& c) {
   }
   const auto averages = [&](bool set, const char* key) {
     require(!set, key,
-            ": evaluations would read a second average of the weights beside the one of local_updates.steps ",
+            ": evaluations would read a second average of the weights in addition to that of local_updates.steps ",
             c.local_steps, "; set it to 0, or local_updates.steps to 0");
   };
   averages(c.ema_decay > 0.0, "averaging.ema_decay");

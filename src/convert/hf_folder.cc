@@ -190,7 +190,7 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   const std::vector<std::string> carried = carried_files(model.path(), model.links());
   for (const std::string& name : carried)
     writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));
-  if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");
+  if (carried.empty()) log::info(model.path(), ": no tokenizer next to the weights, none is written");
   if (options.manifest) writer.manifest();
   folder.commit();
   return bytes;

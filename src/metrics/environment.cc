@@ -47,11 +47,11 @@ std::vector<int> affinity() {
     cpu_set_t* set = CPU_ALLOC(size_t(capacity));
     const size_t bytes = CPU_ALLOC_SIZE(size_t(capacity));
     CPU_ZERO_S(bytes, set);
-    const bool told = ::sched_getaffinity(0, bytes, set) == 0;
-    for (int core = 0; told && core < capacity; ++core)
+    const bool known = ::sched_getaffinity(0, bytes, set) == 0;
+    for (int core = 0; known && core < capacity; ++core)
       if (CPU_ISSET_S(size_t(core), bytes, set)) cores.push_back(core);
     CPU_FREE(set);
-    if (told) break;
+    if (known) break;
   }
   return cores;
 }

@@ -171,8 +171,8 @@ constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
     {"step", "", "optimizer steps finished at the end of the profile", "", false, &C::step},
     {"layer", "", "embedding, block or head; empty: the whole step, or unknown", "", false, &C::layer},
     {"group", "",
-     "process group: tensor (tensor parallel), context (context parallel), shards (zero_stage), copies (replicas), "
-     "data_parallel (all with other tokens), world (all); empty: unknown",
+     "process group: tp, cp, ep, pp, dp_shard (zero_stage), dp_replicate (replicas), "
+     "dp (data parallel), world (all ranks); empty: unknown",
      "", false, &C::group},
     {"collective", "", "all_reduce, all_gather, reduce_scatter, all_to_all, ...; empty: unknown", "", false,
      &C::collective},

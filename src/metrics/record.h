@@ -126,7 +126,7 @@ struct PrunedMetrics {
 struct CommunicationMetrics {
   int64_t step = 0;
   std::string layer;                         // FSDP unit; "": the whole step
-  std::string group;                         // process group name of ProcessMesh, such as "tensor"
+  std::string group;                         // process group name of ProcessMesh, such as "tp"
   std::string collective;                    // kind, such as "all_gather"
   double calls = 0, exposed_ms = 0, ms = 0;  // per step
   double time = 0;                           // Unix seconds; 0: MetricFanOut fills it

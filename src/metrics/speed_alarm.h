@@ -28,7 +28,7 @@ class SpeedAlarm {
     double step_ms, data_ms, tokens;
   };
   struct Alarm {
-    bool on = false, told = false;
+    bool on = false, reported = false;
     int64_t given = 0;
   };
   bool rises(Alarm&, double value, double limit) const;

@@ -206,7 +206,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   CHECK(!distills || grad, "distillation is for training");
   CHECK(!distills || distills->kind != DistillLoss::uld || (!distills->teacher && !vocab),
         "sorted probabilities are compared with cached ones, on a rank that has the whole vocabulary");
-  CHECK(!distills || !batch.ahead, "a teacher beside targets further ahead");
+  CHECK(!distills || !batch.ahead, "a teacher with targets further ahead");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {

@@ -11,7 +11,7 @@ struct MfuPeak {
 };
 
 // Returns the peak for a resumed run that used `before` and now measures `now`: on the same device the old peak, unless
-// the new one is higher. *told: why the peak changes; empty if it does not.
-MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told);
+// the new one is higher. *reason: why the peak changes; empty if it does not.
+MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* reason);
 
 }  // namespace athanor

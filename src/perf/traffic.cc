@@ -54,7 +54,7 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
     const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
     const double seconds = net.seconds(each, ranks, near);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
-    t.context.add({layer_of(engine.model().params(), subject), "context"}, each, seconds, calls, seconds * calls);
+    t.context.add({layer_of(engine.model().params(), subject), "cp"}, each, seconds, calls, seconds * calls);
   }
 }
 
@@ -65,12 +65,12 @@ void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& n
   const auto seconds_of = [&](double of_rank) {
     return net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
   };
-  hide_overlaps(t.experts, "experts", engine, engine.micro_expert_sums(), limits,
+  hide_overlaps(t.experts, "ep", engine, engine.micro_expert_sums(), limits,
                 [&](const TensorSums::Overlap& b) { return seconds_of(double(b.bytes) / ranks); });
   for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
     const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks, seconds = seconds_of(of_rank);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
-    t.experts.add({layer_of(engine.model().params(), subject), "experts"}, of_rank * (ranks - 1), seconds, calls,
+    t.experts.add({layer_of(engine.model().params(), subject), "ep"}, of_rank * (ranks - 1), seconds, calls,
                   seconds * calls);
   }
 }
@@ -84,7 +84,7 @@ void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
     const auto bytes = double(pass.bytes);
     const double seconds = within ? net.seconds_to_all(bytes, 0, 2) : net.seconds_to_all(0, bytes, 2);
-    t.context.add({layer_of(engine.model().params(), pass.subject), "context"}, bytes, seconds, micros,
+    t.context.add({layer_of(engine.model().params(), pass.subject), "cp"}, bytes, seconds, micros,
                   launches.exposed(pass.from, pass.to, seconds) * micros);
   }
 }
@@ -99,14 +99,14 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
   const auto add = [&](const std::string& subject, int64_t calls, double sent) {
     const double each = sent / double(std::max<int64_t>(1, calls)), seconds = net.seconds(each, ranks, 1);
     const double times = double(calls) * micros;
-    t.tensor.add({layer_of(params, subject), "tensor"}, each, seconds, times, seconds * times);
+    t.tensor.add({layer_of(params, subject), "tp"}, each, seconds, times, seconds * times);
   };
   const TensorSums& sums = engine.micro_tensor_sums();
   for (const auto& [subject, sent] : sums.by_subject) {
     add(subject, sent.calls, sent_of * double(sent.bytes));
     add(subject, sent.row_calls, sent_of / 2 * double(sent.row_bytes));
   }
-  hide_overlaps(t.tensor, "tensor", engine, sums, limits, [&](const TensorSums::Overlap& b) {
+  hide_overlaps(t.tensor, "tp", engine, sums, limits, [&](const TensorSums::Overlap& b) {
     return net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
   });
   for (int id = 0; id < int(params.specs().size()); ++id) {
@@ -116,13 +116,13 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     const double summed = placement.sums_parts() ? double(placement.shape.numel()) : pieces;
     if (summed == 0) continue;
     const double sent = sent_of * double(size_of(engine.options().recipe.gradients)) * summed;
-    t.ends.add({layer_of(params, params.spec({id}).name), "tensor"}, sent, net.seconds(sent, ranks, 1), 1, 0);
+    t.ends.add({layer_of(params, params.spec({id}).name), "tp"}, sent, net.seconds(sent, ranks, 1), 1, 0);
   }
 }
 
 // Returns the name of the group ProcessMesh::weights().
 const char* of_weights(ProcessMesh& mesh) {
-  if (&mesh.weights() == &mesh.data_parallel()) return "data_parallel";
+  if (&mesh.weights() == &mesh.data_parallel()) return "dp";
   return &mesh.weights() == &mesh.world() ? "world" : "weights";
 }
 
@@ -134,14 +134,14 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
     if (each > 0) t.ends.add({"", group}, each, net.seconds(each, ranks, apart), double(calls), 0);
   };
   const UpdateSums& sums = engine.update_sums();
-  add("shards", double(sums.bytes), sums.calls, shards, near);
+  add("dp_shard", double(sums.bytes), sums.calls, shards, near);
   add(of_weights(mesh), double(sums.numbers_bytes), sums.numbers_calls, weights, 1);
-  add("data_parallel", double(engine.score_bytes()), 1, all, near);
-  add("data_parallel", double(engine.expert_count_bytes()), 1, all, near);
+  add("dp", double(engine.score_bytes()), 1, all, near);
+  add("dp", double(engine.expert_count_bytes()), 1, all, near);
   if (!engine.quantized()) return;
-  add("shards", double(engine.quantized()->amax_of_shards()), 1, shards, near);
-  add("data_parallel", double(engine.quantized()->amax_of_all()), 1, all, near);
-  add("tensor", double(engine.quantized()->amax_of_all()), 1, mesh.tensor().size(), 1);
+  add("dp_shard", double(engine.quantized()->amax_of_shards()), 1, shards, near);
+  add("dp", double(engine.quantized()->amax_of_all()), 1, all, near);
+  add("tp", double(engine.quantized()->amax_of_all()), 1, mesh.tensor().size(), 1);
 }
 
 // Adds whole matrices sent to the ranks that update them, and back. A call takes as long as the rank that sends or
@@ -302,13 +302,13 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double copied_s = net.seconds(copied, copies, shards * near);
     // at_end: nothing hides the first or the last of these collectives.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
-      kind.add({units[u]->name, units[u]->experts ? "expert_shards" : "shards"}, sent, seconds, calls,
+      kind.add({units[u]->name, units[u]->experts ? "expert_dp_shard" : "dp_shard"}, sent, seconds, calls,
                at_end ? seconds : 0);
     };
     (stage < 2 ? t.early : t.ends)
-        .add({units[u]->name, stage > 0           ? "copies"
-                              : units[u]->experts ? "expert_copies"
-                                                  : "data_parallel"},
+        .add({units[u]->name, stage > 0           ? "dp_replicate"
+                              : units[u]->experts ? "expert_dp_replicate"
+                                                  : "dp"},
              copied, copied_s, 1, first ? copied_s : 0);
     if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
     // The head's weights stay gathered between forward and backward: the last unit's, or those of an embedding that is

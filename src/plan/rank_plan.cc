@@ -160,10 +160,10 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // no data parallelism: all other ranks are tensor-parallel
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(concurrent, double(p.micro_batches), gemms))
-    (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
-     : of.group == "context"                                ? p.waits.context
-     : of.group == "experts"                                ? p.waits.experts
-                                                            : p.waits.data) += seconds;
+    (of.group == "tp" || (of.group == "world" && alone) ? p.waits.tensor
+     : of.group == "cp"                                 ? p.waits.context
+     : of.group == "ep"                                 ? p.waits.experts
+                                                        : p.waits.data) += seconds;
   p.context = context_figures(engine, p.traffic, p.step());
   return p;
 }

@@ -85,7 +85,7 @@ Exit Trainer::loop() {
   launched_samples_ = state_.consumed_samples;
   open_loader();
   bool discarded = false;
-  told_ = PhaseClock::Clock::now();
+  last_progress_ = PhaseClock::Clock::now();
   while (!discarded && !ended_ && !owed_.any() && !reached_stop() && steps_left() > 0) {
     doing(Activity::step);
     discarded = !launch_step();
@@ -257,10 +257,10 @@ bool Trainer::launch_step() {
       continue;
     }
     const HostBatch& batch = *next;
-    if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
+    if (batch.given_up > 0 && !std::exchange(logged_given_up_, true))
       log::warn("sample ", batch.first_sample, ": ", batch.given_up,
                 " predictions are left out, for its sequences have ", "more documents than the ",
-                packing_.max_documents, " of documents.max_per_sequence (told once)");
+                packing_.max_documents, " of documents.max_per_sequence (logged once)");
     set_documents(*engine_, batch);
     engine_->set_sources(batch.sources);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
@@ -280,8 +280,8 @@ bool Trainer::launch_step() {
 void Trainer::tell_first_step(int64_t done, int64_t micros) {
   if (mean_step_seconds_ > 0 || !backend_.device.unified() || backend_.mesh.world().rank() != 0) return;
   const auto now = PhaseClock::Clock::now();
-  if (Seconds(now - told_).count() < options_.first_step_seconds || done == 0) return;
-  told_ = now;
+  if (Seconds(now - last_progress_).count() < options_.first_step_seconds || done == 0) return;
+  last_progress_ = now;
   log::info("step ", state_.step + 1, ": ", done, " of ", micros, " micro-batches are done, about ",
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }

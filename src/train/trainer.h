@@ -154,7 +154,7 @@ class Trainer {
   std::optional<Dataset> valid_;
   PackingOptions packing_;
   std::unique_ptr<LogitCache> teacher_logits_;  // may be null
-  bool told_given_up_ = false;
+  bool logged_given_up_ = false;
   std::vector<Question> questions_;
   std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: unknown
   std::vector<TokenizerFile> tokenizer_;  // the data's tokenizer, as read at the start
@@ -197,7 +197,7 @@ class Trainer {
   std::vector<int32_t> last_tokens_, last_targets_;  // inputs of the last micro-batch
   bool running_ = false;                             // the log of this run has started
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
-  PhaseClock::Clock::time_point told_;                                   // last progress report of the first step
+  PhaseClock::Clock::time_point last_progress_;                          // last progress report of the first step
   double first_step_seconds_ = kUnknown;  // seconds from the start in this process to the end of its first step
 };
 

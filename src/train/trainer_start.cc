@@ -442,11 +442,11 @@ std::string Trainer::choose_peak() {
   const MfuPeak before = std::exchange(state_.peak, {});
   if (config_.peak_tflops > 0) return "";
   const std::string model = backend_.device.unified() ? find_environment(options_.program).cpu_model : "";
-  std::string told;
-  state_.peak =
-      settled_peak({peak_flops_, cat(backend_.device.description(), model.empty() ? "" : ", ", model)}, before, &told);
+  std::string reason;
+  state_.peak = settled_peak({peak_flops_, cat(backend_.device.description(), model.empty() ? "" : ", ", model)},
+                             before, &reason);
   peak_flops_ = state_.peak.flops;
-  return told;
+  return reason;
 }
 
 void Trainer::tune(const std::optional<Resume>& resume) {

@@ -59,7 +59,7 @@ class CuptiProfiler final : public Profiler {
       : call_(cupti.call), description_(cat("CUPTI ", cupti.library.version)) {
     {
       const std::lock_guard lock(only().mutex);
-      CHECK(!only().profiler, "a second profiler beside the first");
+      CHECK(!only().profiler, "a second profiler while the first exists");
       only().profiler = this;
     }
     try {
