@@ -372,9 +372,6 @@ void validate_tensor_parallel(const Config& c) {
     require(does, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,
             " ranks; these do for this model: ", tensor_sizes(m));
   };
-  require(!norms_all_heads(m.model_type), "tensor_parallel_size: ", name_of(m.model_type),
-          " normalizes the queries of all heads together, of which ", ranks,
-          " ranks would have parts, and likewise the keys; set it to 1");
   divides("num_attention_heads", m.num_attention_heads, m.num_attention_heads % ranks == 0);
   divides("num_key_value_heads", m.num_key_value_heads, shares_key_heads(m, ranks));
   divides("intermediate_size", m.intermediate_size, m.intermediate_size % ranks == 0);

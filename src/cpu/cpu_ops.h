@@ -35,11 +35,13 @@ class CpuOps final : public Ops {
   void run(const NormBwd&, void* scratch) override;
   void run(const QkNormFwd&, void* scratch) override;
   void run(const QkNormBwd&, void* scratch) override;
+  void run(const QkNormSums&, void* scratch) override;
   size_t scratch(const NormFwd&) const override;
   size_t scratch(const NormApply&) const override;
   size_t scratch(const NormBwd&) const override;
   size_t scratch(const QkNormFwd&) const override;
   size_t scratch(const QkNormBwd&) const override;
+  size_t scratch(const QkNormSums&) const override;
   // mlp.cc
   void run(const GeluFwd&, void* scratch) override;
   void run(const GeluBwd&, void* scratch) override;

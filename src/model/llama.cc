@@ -50,7 +50,8 @@ class Llama final : public Model {
     Var attention_gate = read_gate(c, x, w.attention_gate, config_.attention_gate_channels);  // [N, H]
     if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
-      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(shape));
+      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape,
+                  norms_all_heads(config_.model_type) ? HeadsOfNorm::all_as_one : HeadsOfNorm::each);
       x = rope(net(c), std::move(x), batch, rope_table(), shape);
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
@@ -148,12 +149,6 @@ class Llama final : public Model {
                           .scale = w.value_gate.w ? float(config_.value_gate_scale) : 1.0f});
   }
 
-  // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads.
-  AttentionShape normed_shape(AttentionShape shape) const {
-    if (norms_all_heads(config_.model_type)) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
-    return shape;
-  }
-
   Layer declare_layer(int l) {
     const ModelConfig& m = config_;
     const int64_t c = m.hidden_size;
@@ -195,9 +190,8 @@ class Llama final : public Model {
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
-      const int64_t size = norms_all_heads(m.model_type) ? q : d;
-      w.q_norm = gained(a + "q_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
-      w.k_norm = gained(a + "k_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
+      w.q_norm = head_norm(a + "q_norm", u);
+      w.k_norm = head_norm(a + "k_norm", u);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
@@ -320,9 +314,18 @@ class Llama final : public Model {
   Norm norm(const std::string& name, int unit, float gain = 1) {
     return gained(name, unit, config_.hidden_size, config_.norm_elementwise_affine, gain, PartialGradient::of_rows);
   }
-  Norm gained(const std::string& name, int unit, int64_t size, bool has_gain, float gain, PartialGradient partial) {
+  // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads. Its gain is
+  // sliced with them.
+  Norm head_norm(const std::string& name, int unit) {
+    const int64_t d = config_.head_dim, q = config_.num_attention_heads * d;
+    const bool all = norms_all_heads(config_.model_type);
+    return gained(name, unit, all ? q : d, config_.qk_norm_elementwise_affine, 1, PartialGradient::of_heads,
+                  all ? Cut{.axis = 0, .parts = {q}, .whole = d} : Cut{});
+  }
+  Norm gained(const std::string& name, int unit, int64_t size, bool has_gain, float gain, PartialGradient partial,
+              const Cut& cut = {}) {
     Norm norm{NormKind::rms, {}, {}, float(config_.norm_eps), &ones_};
-    if (has_gain) norm.w = vector(name, unit, {{name + ".weight", size}}, gain, {}, partial);
+    if (has_gain) norm.w = vector(name, unit, {{name + ".weight", size}}, gain, cut, partial);
     return norm;
   }
   Param scalar(const std::string& name, int unit, double value) {

@@ -65,7 +65,9 @@ struct Moe {
 // [N, C] -> [N, C], added to residual or, if `shared` is given, to shared(residual), which adds the shared experts.
 // These compute while rows are exchanged with other ranks.
 Var moe(Net, Var x, const Moe&, int layer, Var residual, UniqueFn<Var(Var)> shared = {});
-Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
+// RMSNorm of each head of q and k, or of all their heads as one, of which tensor-parallel ranks have parts.
+enum class HeadsOfNorm : uint8_t { each, all_as_one };
+Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape, HeadsOfNorm);
 // Rotates q and k in place. The backward of attention() with the same angles includes the inverse rotation, so rope()
 // may only be followed by attention(), or by layers that change only v.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);

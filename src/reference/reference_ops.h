@@ -17,6 +17,7 @@ class ReferenceOps final : public Ops {
   void run(const NormBwd&, void*) override;
   void run(const QkNormFwd&, void*) override;
   void run(const QkNormBwd&, void*) override;
+  void run(const QkNormSums&, void*) override;
   void run(const AttentionFwd&, void*) override;
   void run(const AttentionBwd&, void*) override;
   void run(const MergeAttention&, void*) override;
