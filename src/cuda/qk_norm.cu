@@ -270,10 +270,7 @@ int team_bits_of(const Op& op, int elements) {
   const int64_t dim = op.wq.numel(), packs = dim / elements;
   int bits = 0;
   while (1 << bits < packs && bits < 5) ++bits;
-  if (packs > int64_t{most_packs(elements)} << bits)
-    throw Error(cat(op.kName, " on CUDA: heads of ", dim, " ", op.x.dtype,
-                    " are too long; expected at most 512 elements ",
-                    "of 16 bits, 256 of 32, or 128 where a head is not a multiple of 16 bytes"));
+  check_qk_norm_head(op.kName, dim, op.x.dtype, elements > 1);
   return bits;
 }
 
