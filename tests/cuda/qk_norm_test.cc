@@ -6,10 +6,10 @@ namespace {
 
 class QkNormKernels : public KernelTest {};
 
-TEST_F(QkNormKernels, Forward) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
-TEST_F(QkNormKernels, Backward) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, ForwardMatchesReference) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, BackwardMatchesReference) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
 
-TEST_F(QkNormKernels, AnyAlignment) {
+TEST_F(QkNormKernels, AcceptsAnyAlignment) {
   needs_no_alignment(QkNormFwd::kName, norm_cases, 4);
   needs_no_alignment(QkNormBwd::kName, norm_cases, 4);
 }
@@ -42,7 +42,7 @@ QkNormBwd backward(const Case& c) {
 }
 
 // Groups of 1 to 32 lanes, one or two 16-byte packs per lane, and weights of another dtype than the rows.
-TEST_F(QkNormKernels, Packs) {
+TEST_F(QkNormKernels, VectorLoadsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Case& c : {Case{40, 3, 1, 128, DType::bf16, DType::bf16}, Case{5, 2, 2, 256, DType::f16, DType::f32},
                         Case{3, 1, 1, 512, DType::bf16, DType::bf16}, Case{4, 2, 1, 256, DType::f32, DType::bf16},
@@ -56,7 +56,7 @@ TEST_F(QkNormKernels, Packs) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-TEST_F(QkNormKernels, LongHeadsAreRefusedByName) {
+TEST_F(QkNormKernels, LongHeadsAreRefused) {
   const TestBackend backend = make_cuda_backend(1);
   try {
     backend.ops->run(forward({1, 1, 1, 520, DType::bf16, DType::bf16}), nullptr);
