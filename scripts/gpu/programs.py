@@ -30,8 +30,8 @@ FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Rope*", ("emulated"
        ("cpu", "parity"): "*Parity*", ("emulated", "parity"): "*Parity*/gpt2*",
        ("cpu", "smoke"): "Family/Cpu.*", ("emulated", "smoke"): "Chain.*:Basic.FillMatchesReference",
        ("cpu", "laws"): "Engine.*:Precisions.*",
-       ("emulated", "laws"): "Step.*:*Laws.RecomputationChangesNoBit/gpt2_bf16_f32",
-       ("cpu", "ranks"): "Ranks.ReplicatedShardsChangeNoBit:Ranks.TwiceIsTheSameBits",
+       ("emulated", "laws"): "Step.*:*Laws.RecomputationIsBitExact/gpt2_bf16_f32",
+       ("cpu", "ranks"): "Ranks.ReplicatedShardsAreBitExact:Ranks.RunsAreDeterministic",
        ("emulated", "ranks"): "Nccl.*:NcclTraining.RankInvariantSumsAreBitExactOnAnyRanks"}
 
 
