@@ -230,7 +230,7 @@ TEST_F(AttentionChoice, ReportsTheImplementationAndTheReason) {
 }
 
 // Behind cuDNN's kernels gradients are rotated back by a launch more, which is timed with them: a problem of its own.
-TEST_F(AttentionChoice, RopeBackwardIsTimedWithItsExtraLaunch) {
+TEST_F(AttentionChoice, GradientRotationIsTimedWithItsExtraLaunch) {
   const auto rotated = [](int64_t dim) {
     AttentionBwd op = backward_of(forward(1, dim));
     op.cos_sin = tensor(DType::f32, {5, dim});

@@ -112,7 +112,7 @@ TEST_F(AttentionWgmma, NonCausalAttentionMatchesReference) { without_causality()
 
 TEST_F(AttentionWgmma, DocumentsAndWindowsMatchReference) { documents_and_windows(); }
 
-TEST_F(AttentionWgmma, FusedRopeGradientsMatchReference) { gradients_rotated_back(); }
+TEST_F(AttentionWgmma, FusedGradientRotationMatchesReference) { gradients_rotated_back(); }
 
 // One query per sequence and many keys, as in sampling; more tiles than the pipeline has stages.
 TEST_F(AttentionWgmma, KvCacheDecodingMatchesReference) {
@@ -244,7 +244,7 @@ TEST(AttentionKernels, AmaxNeedsNoExtraKernel) {
 }
 
 // Other kernels than warpgroups' turn nothing back: a launch behind them does.
-TEST(AttentionKernels, RopeGradientsAreFusedOnlyInWgmmaKernels) {
+TEST(AttentionKernels, GradientRotationIsFusedOnlyInWgmmaKernels) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_cuda_backend, false, true), kernels_on(emu::gpu_h200(), usual));
   EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_cuda_backend, false, true),

@@ -88,7 +88,7 @@ TEST_F(Norms, LongRowsMatchReference) {
 }
 
 // Recomputation gives the same bits as the forward pass.
-TEST_F(Norms, ApplyMatchesForwardBitExactly) {
+TEST_F(Norms, ApplyRecomputesTheSameBits) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {
     const auto first = examine.backend_results(OpCase<NormFwd>{s.name(), forward(s)});
