@@ -68,13 +68,18 @@ def environment(call):
 
 
 # A quick test of each family of kernels.
-SMOKE = ("Chain.ReplaysHaveTheBitsOfLaunchesOneByOne", "Basic.Fill", "Basic.ReduceSum", "Basic.SquaredNorm", "ColumnSumKernel.Cases",
-         "Norms.Forward", "Norms.Backward", "QkNormKernels.Backward", "MlpKernels.SwigluBackward", "EmbeddingKernels.Backward",
-         "IndexSort.IsStable", "Loss.CrossEntropy", "RopeKernel.Cases", "Attention.TilesOfEveryHeadSize", "Attention.Merge",
-         "AttentionWgmma.LengthsAndGroups", "GemmTest.FusedEpiloguesAgree", "WgmmaGemm.SizesAroundTiles",
-         "WgmmaGemm.GradientsAroundTiles", "QuantizeKernels.CodesAndScales", "QuantizeKernels.Transposed",
-         "QuantizeKernels.NativeGemms", "Optimizer.AdamW", "Optimizer.AdamW8bit", "Optimizer.NormalizeMatrix",
-         "CudnnAttentionTest.AgreesWithTheReference")
+SMOKE = ("Chain.ReplaysMatchSingleLaunchesBitExactly", "Basic.FillMatchesReference", "Basic.ReduceSumMatchesReference",
+         "Basic.SquaredNormMatchesReference", "ColumnSumKernel.MatchesReference", "Norms.ForwardMatchesReference",
+         "Norms.BackwardMatchesReference", "QkNormKernels.BackwardMatchesReference",
+         "MlpKernels.SwigluBackwardMatchesReference", "EmbeddingKernels.BackwardMatchesReference",
+         "IndexSort.IsStable", "Loss.CrossEntropyMatchesReference", "RopeKernel.MatchesReference",
+         "Attention.TilesOfEveryHeadSizeMatchReference", "Attention.MergeMatchesReference",
+         "AttentionWgmma.SequenceLengthsAndGqaGroupsMatchReference", "GemmTest.FusedEpiloguesMatchReference",
+         "WgmmaGemm.SizesAroundTilesMatchReference", "WgmmaGemm.GradientsAroundTilesMatchReference",
+         "QuantizeKernels.QuantizedValuesAndScalesMatchReference",
+         "QuantizeKernels.TransposedQuantizationMatchesReference", "QuantizeKernels.NativeGemmsMatchReference",
+         "Optimizer.AdamWMatchesReference", "Optimizer.AdamW8bitMatchesReference",
+         "Optimizer.NormalizeMatrixMatchesReference", "CudnnAttentionTest.MatchesReference")
 SMOKE_SECONDS = 20  # of a test
 
 
@@ -303,13 +308,14 @@ def attention_part(call, part, tests):
 @part(seconds=240)
 def attention(call):
     """cuDNN's attention and the program's own agree, forward and backward, for sequences of one length."""
-    return attention_part(call, "attention", "Dense")
+    return attention_part(call, "attention", "MatchesCudnnOnDenseSequences")
 
 
 @part(seconds=240)
 def attention_packed(call):
     """The same for documents of different lengths in a sequence, and for windows."""
-    return attention_part(call, "attention_packed", "Packed:AttentionPair.Windows")
+    return attention_part(call, "attention_packed",
+                          "MatchesCudnnOnPackedDocuments:AttentionPair.MatchesCudnnOnSlidingWindows")
 
 
 @part(seconds=60)

@@ -56,14 +56,14 @@ void expect_gradients_of_dense(ModelType type, Recompute::Granularity recompute,
   }
 }
 
-TEST(Adapters, GradientsAreThoseOfTheDenseMatrix) {
+TEST(Adapters, GradientsMatchTheMergedDenseWeight) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3})
     for (const G recompute : {G::none, G::selective, G::full})
       expect_gradients_of_dense(type, recompute, {.rank = 3, .alpha = 6});
 }
 
-TEST(Adapters, SomeLayersAndTheOtherScale) {
+TEST(Adapters, GradientsMatchWithRsloraAndSelectedTargets) {
   expect_gradients_of_dense(ModelType::llama, Recompute::Granularity::none,
                             {.rank = 4,
                              .alpha = 3,
@@ -72,7 +72,7 @@ TEST(Adapters, SomeLayersAndTheOtherScale) {
   expect_gradients_of_dense(ModelType::gpt2, Recompute::Granularity::selective, {.rank = 2, .targets = {"mlp.c_proj"}});
 }
 
-TEST(Adapters, NothingButAdaptersHasGradientsMastersOrStates) {
+TEST(Adapters, OnlyAdaptersHaveGradientsMasterWeightsAndStates) {
   Rig rig;
   Engine engine(small(ModelType::llama), options_of(Recompute::Granularity::none, {.rank = 2}), rig.backend());
   int64_t elements = 0;
@@ -91,7 +91,7 @@ TEST(Adapters, NothingButAdaptersHasGradientsMastersOrStates) {
 
 // Adapters are moved along their gradient and against it: the loss changes by what the gradient says, so that backward
 // has forward's mask.
-TEST(AdapterDropout, GradientsAreThoseOfTheDroppedLoss) {
+TEST(AdapterDropout, GradientsMatchFiniteDifferencesUnderTheSameMask) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const LoraOptions lora{.rank = 4, .dropout = 0.4};
     std::optional<double> loss;
@@ -126,7 +126,7 @@ TEST(AdapterDropout, GradientsAreThoseOfTheDroppedLoss) {
   }
 }
 
-TEST(AdapterDropout, IsOfTrainingAloneAndAnotherInEveryStep) {
+TEST(AdapterDropout, AppliesOnlyInTrainingAndDiffersPerStep) {
   const LoraOptions none{.rank = 4}, half{.rank = 4, .dropout = 0.5};
   OneBatch whole(ModelType::llama, Recompute::Granularity::none, none);
   OneBatch dropped(ModelType::llama, Recompute::Granularity::none, half);
@@ -166,7 +166,7 @@ TEST_F(AdapterRun, NPlusMStepsEqualNSaveResumeM) {
 }
 
 // The loss that the run had is that of the weights that its checkpoint is read as.
-TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
+TEST_F(AdapterRun, CheckpointHoldsTheMergedModel) {
   ASSERT_EQ(run(config("run", lora())), Exit::done);
   const std::string folder = cat(dir_.path(), "/run/", step_folder(8));
   EXPECT_LT(fs::file_size(folder + "/model.safetensors"), fs::file_size(base() + "/model.safetensors"));
@@ -179,7 +179,7 @@ TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
   EXPECT_NEAR(got, want, 1e-6 * want);
 }
 
-TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
+TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
   ASSERT_EQ(run(config("run", lora({R"(lora.targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
   const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
   const auto weights = [&](const std::string& from, const std::string& name) {
@@ -208,7 +208,7 @@ TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
   EXPECT_NE(refused(base(), folder).find("adapters of adapters"), std::string::npos);
 }
 
-TEST_F(AdapterRun, OtherWeightsAreRefusedOnResume) {
+TEST_F(AdapterRun, ResumeRefusesChangedBaseWeights) {
   ASSERT_EQ(run(config("run", lora({"train_iters=3"}))), Exit::done);
   fs::rename(base(), dir_.path() + "/away");
   ASSERT_EQ(run(config("other", {"train_iters=5", "schedule.lr_decay_iters=5"})), Exit::done);
@@ -216,7 +216,7 @@ TEST_F(AdapterRun, OtherWeightsAreRefusedOnResume) {
   EXPECT_NE(error_of(config("run", lora())).find("adapters of other weights"), std::string::npos);
 }
 
-TEST_F(AdapterRun, AdaptersGoOnInANewRun) {
+TEST_F(AdapterRun, NewRunStartsFromSavedAdapters) {
   ASSERT_EQ(run(config("first", lora())), Exit::done);
   const std::string from = "lora.adapter=" + dir_.path() + "/first";
   ASSERT_EQ(run(config("second", lora({from, "train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0"}))),
@@ -227,7 +227,7 @@ TEST_F(AdapterRun, AdaptersGoOnInANewRun) {
             std::string::npos);
 }
 
-TEST_F(AdapterRun, WhatDoesNotWorkIsRefusedByName) {
+TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
   const auto refused = [&](std::vector<std::string> more) {
     try {
       const Config c = config("", lora(std::move(more)));

@@ -87,7 +87,7 @@ void expect_dora_gradients_of_dense(ModelType type, Recompute::Granularity recom
   }
 }
 
-TEST(Dora, GradientsAreThoseOfTheDenseMatrix) {
+TEST(Dora, GradientsMatchTheMergedDenseWeight) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2})
     for (const G recompute : {G::none, G::full})
@@ -101,7 +101,7 @@ TEST(Dora, GradientsAreThoseOfTheDenseMatrix) {
 
 // Magnitudes alone are moved: norms do not depend on them, and so finite differences have the whole derivative, with
 // the mask of dropout that both passes share.
-TEST(Dora, MagnitudesHaveTheGradientOfTheDroppedLoss) {
+TEST(Dora, MagnitudeGradientsMatchFiniteDifferencesUnderDropout) {
   const LoraOptions lora{.rank = 4, .dropout = 0.4, .variant = LoraVariant::dora};
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     OneBatch at(type, Recompute::Granularity::none, lora), ahead(type, Recompute::Granularity::none, lora),
@@ -127,7 +127,7 @@ TEST(Dora, MagnitudesHaveTheGradientOfTheDroppedLoss) {
 }
 
 // With magnitudes equal to the norms and B = 0, the model is the frozen one, whatever dropout drops.
-TEST(Dora, DropoutLeavesTheFrozenModelWhole) {
+TEST(Dora, DropoutDoesNotAffectTheFrozenModel) {
   const LoraOptions lora{.rank = 4, .dropout = 0.5, .variant = LoraVariant::dora};
   OneBatch dropped(ModelType::qwen2, Recompute::Granularity::none, lora),
       dense(ModelType::qwen2, Recompute::Granularity::none, {});
@@ -159,7 +159,7 @@ class DoraRun : public AdaptedRun {
   }
 };
 
-TEST_F(DoraRun, NewAdaptersChangeNothing) {
+TEST_F(DoraRun, FreshAdaptersKeepTheLossOfTheBaseModel) {
   const double want = loss_of(base(), "plain");
   ASSERT_EQ(run(config("new", dora({"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
                                     "eval_interval=1"}))),
@@ -167,7 +167,7 @@ TEST_F(DoraRun, NewAdaptersChangeNothing) {
   EXPECT_NEAR(history("new").evals.back().loss, want, 1e-5 * want);
 }
 
-TEST_F(DoraRun, CheckpointIsTheMergedModelAndResumesToTheBit) {
+TEST_F(DoraRun, CheckpointHoldsTheMergedModelAndResumesBitExactly) {
   for (const char* bits : {"none", "nf4"}) {
     const std::string whole = cat("whole_", bits);
     ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(bits, dora({cat("lora.base_precision=", bits)})));
@@ -177,7 +177,7 @@ TEST_F(DoraRun, CheckpointIsTheMergedModelAndResumesToTheBit) {
   }
 }
 
-TEST_F(DoraRun, FoldersOfPeftAreTheSameModel) {
+TEST_F(DoraRun, ExportedPeftFolderLoadsAsTheSameModel) {
   ASSERT_EQ(run(config("run", dora())), Exit::done);
   const auto weights = [&](const std::string& from, const std::string& name) {
     write_hf_folder(ModelFolder(from), path(name), {.dtype = DType::f32});

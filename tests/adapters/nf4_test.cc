@@ -31,7 +31,7 @@ std::string hash(const std::byte* bytes, int64_t n) {
   return cat(stream_of(text));  // FNV-1a
 }
 
-TEST(Nf4, BlockByHand) {
+TEST(Nf4, QuantizesABlockAsComputedByHand) {
   std::vector<float> values(64);
   values[0] = -1, values[1] = -0.5f, values[3] = 0.25f, values[4] = 1;
   const Nf4Record record(64, false);
@@ -47,7 +47,7 @@ TEST(Nf4, BlockByHand) {
 }
 
 // Midpoints belong to the lower value.
-TEST(Nf4, MidpointsGoDown) {
+TEST(Nf4, MidpointsRoundDown) {
   std::vector<float> values(64);
   values[0] = 1;
   for (size_t i = 0; i < 15; ++i) values[i + 1] = (kNf4.value[i] + kNf4.value[i + 1]) / 2;
@@ -60,7 +60,7 @@ TEST(Nf4, MidpointsGoDown) {
 }
 
 // Absmaxes 1 and 3: their mean is 2, the deviations -1 and 1 are the map's first and last value of a nested absmax 1.
-TEST(Nf4, NestedAbsmaxByHand) {
+TEST(Nf4, QuantizesNestedAbsmaxAsComputedByHand) {
   std::vector<float> values(128);
   values[0] = 1, values[64] = -3;
   const Nf4Record record(128, true);
@@ -73,7 +73,7 @@ TEST(Nf4, NestedAbsmaxByHand) {
   EXPECT_EQ(absmax[1], 3);
 }
 
-TEST(Nf4, ShortBlocksAndZeros) {
+TEST(Nf4, RoundTripsShortBlocksAndZeros) {
   for (const int64_t n : {1, 3, 64, 65, 129}) {
     const std::vector<float> zeros(static_cast<size_t>(n));
     for (const bool nested : {false, true})
@@ -96,7 +96,7 @@ std::vector<float> sample() {
   return values;
 }
 
-TEST(Nf4, BytesAreThoseOfBitsandbytes) {
+TEST(Nf4, BytesMatchBitsandbytes) {
   for (const bool nested : {false, true}) {
     const Nf4Record record(20011, nested);
     const auto bytes = quantized(sample(), nested);

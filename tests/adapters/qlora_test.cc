@@ -35,7 +35,7 @@ class QloraRun : public AdaptedRun {
 };
 
 // A run beside NF4, and one beside a plain folder of what the NF4 stands for: the same bits, in f32.
-TEST_F(QloraRun, StepsAreThoseOfTheDequantizedWeights) {
+TEST_F(QloraRun, StepsMatchTrainingOnTheDequantizedWeights) {
   for (const bool nested : {true, false}) {
     const std::string plain = path(nested ? "plain_nested" : "plain_single"), name = nested ? "a" : "b";
     write_hf_folder(ModelFolder(nf4_base(nested)), plain, {.dtype = DType::f32});
@@ -50,7 +50,7 @@ TEST_F(QloraRun, StepsAreThoseOfTheDequantizedWeights) {
 }
 
 // The bytes of a folder are taken as they are: quantizing the dequantized weights again would give others.
-TEST_F(QloraRun, FoldersInNf4AreReadBitForBit) {
+TEST_F(QloraRun, Nf4FoldersAreLoadedBitExactly) {
   for (const bool nested : {true, false}) {
     const ModelFolder original(base()), stored(nf4_base(nested));
     for (const ModelFolder::Weight& w : original.weights()) {
@@ -84,7 +84,7 @@ TEST_F(QloraRun, NPlusMStepsEqualNSaveResumeM) {
 }
 
 // The loss that the run had is that of the weights that its checkpoint is read as, layers without adapters included.
-TEST_F(QloraRun, CheckpointIsTheMergedModel) {
+TEST_F(QloraRun, CheckpointHoldsTheMergedModel) {
   ASSERT_EQ(run(config("run", qlora({R"(lora.targets=["q_proj"])"}))), Exit::done);
   write_hf_folder(ModelFolder(path("run")), path("merged"), {.dtype = DType::f32});
   ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
@@ -94,7 +94,7 @@ TEST_F(QloraRun, CheckpointIsTheMergedModel) {
   EXPECT_NEAR(history("again").evals.back().loss, want, 1e-6 * want);
 }
 
-TEST(Qlora, FrozenLayersTakeFourBits) {
+TEST(Qlora, FrozenLayersTakeFourBitsPerWeight) {
   const auto planned = [](BasePrecision base, bool double_quant) {
     Rig rig;
     EngineOptions o;
@@ -131,7 +131,7 @@ TEST(Qlora, LossesMatchOneRank) {
   }
 }
 
-TEST_F(QloraRun, MistakesAreRefusedByName) {
+TEST_F(QloraRun, InvalidOptionsAreRefusedByName) {
   const auto refused = [&](const std::vector<std::string>& set) {
     try {
       return error_of(config("", set));

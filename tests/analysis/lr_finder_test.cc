@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-TEST(LrFinder, SmoothsWithoutTheBiasOfItsStart) {
+TEST(LrFinder, SmoothingHasNoInitialBias) {
   LrFinder test;
   test.add(1e-8, 3);
   EXPECT_DOUBLE_EQ(test.smoothed()[0], 3);
@@ -43,7 +43,7 @@ TEST(LrFinder, EndsWhereTheLossDiverges) {
   EXPECT_FALSE(test.add(21, NAN));
 }
 
-TEST(LrFinder, SuggestsNothingFromFewPointsOrARise) {
+TEST(LrFinder, SuggestsNothingForFewPointsOrARisingLoss) {
   LrFinder few, rising;
   for (int i = 0; i < 12; ++i) few.add(i, 10 - i);
   EXPECT_FALSE(few.suggestion());

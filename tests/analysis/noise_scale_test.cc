@@ -11,7 +11,7 @@ namespace {
 
 // Gradients of single tokens are G plus independent noise; the squared norm of a batch's mean has the expectation
 // |G|^2 + tr(S) / tokens.
-TEST(NoiseScale, FollowsFromExpectedNorms) {
+TEST(NoiseScale, MatchesExpectedGradientNorms) {
   const double signal = 0.25, noise = 90;  // |G|^2 and tr(S)
   NoiseScale scale;
   EXPECT_FALSE(scale.tokens());
@@ -21,7 +21,7 @@ TEST(NoiseScale, FollowsFromExpectedNorms) {
   }
 }
 
-TEST(NoiseScale, IsFoundInRandomGradients) {
+TEST(NoiseScale, IsEstimatedFromRandomGradients) {
   constexpr int kSize = 40;
   std::mt19937_64 random(1);
   std::normal_distribution<double> normal;
@@ -39,7 +39,7 @@ TEST(NoiseScale, IsFoundInRandomGradients) {
   EXPECT_NEAR(scale.tokens().value_or(0), 4 * kSize / (0.25 * kSize), 3);
 }
 
-TEST(NoiseScale, IsUnknownWithoutASignalOrWithBadNumbers) {
+TEST(NoiseScale, IsUnknownWithoutSignalAndIgnoresInvalidNorms) {
   NoiseScale scale;
   scale.add({1, 10}, {4, 1});  // the large batch has less than the noise of the small one explains
   EXPECT_FALSE(scale.tokens());

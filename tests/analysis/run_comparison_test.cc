@@ -37,7 +37,7 @@ QuantizedMetrics counted(int64_t step, const char* layer, const char* operand, i
           .largest = double(step)};
 }
 
-TEST(RunComparison, FindsTheGapsOfLosses) {
+TEST(RunComparison, FindsLossGaps) {
   RunRecords run = run_of("mxfp8", 120, 1.004), reference = run_of("bf16", 100, 1);
   run.steps.erase(run.steps.begin());
   run.steps[60].loss *= 3;  // step 62: outlives kComparisonSmoothing steps, not more
@@ -67,7 +67,7 @@ TEST(RunComparison, FindsTheGapsOfLosses) {
   EXPECT_THROW(compare_runs(run, RunRecords{}, {}), Error);
 }
 
-TEST(RunComparison, TakesTheWorstRecordOfAMatrix) {
+TEST(RunComparison, ReportsTheWorstRecordPerMatrix) {
   RunRecords run = run_of("fp8_tensorwise", 60, 1);
   run.quantized = {counted(10, "h.0", "forward_x", 0, 100), counted(10, "h.0", "input_dy", 0, 5),
                    counted(10, "h.1", "forward_x", 2, 0), counted(20, "h.0", "forward_x", 0, 700),

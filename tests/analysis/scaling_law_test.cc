@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-TEST(ScalingLaw, TheOptimumIsOne) {
+TEST(ScalingLaw, AllocationMinimizesTheLoss) {
   for (const LossLaw& law : loss_laws())
     for (const double flops : {1e17, 1e21, 5.76e23, 1e26}) {
       const Allocation best = law.best_for_flops(flops);
@@ -23,7 +23,7 @@ TEST(ScalingLaw, TheOptimumIsOne) {
     }
 }
 
-TEST(ScalingLaw, PublishedFigures) {
+TEST(ScalingLaw, ReproducesPublishedFigures) {
   // Gopher's budget: 70B parameters and 1.4T tokens are Chinchilla; approach 3 said 40B [Hoffmann et al. 2022, fig. 1
   // and sec. 4]; the re-fit agrees with about 20 tokens a parameter [Besiroglu et al. 2024].
   const double budget = 5.76e23;

@@ -22,7 +22,7 @@ std::vector<std::byte> random_bytes(size_t n, uint64_t seed) {
   return v;
 }
 
-TEST(Crc32c, PublishedCheckValues) {
+TEST(Crc32c, MatchesPublishedCheckValues) {
   EXPECT_EQ(crc32c(bytes_of("123456789")), 0xE3069283u);
   EXPECT_EQ(crc32c(bytes_of("")), 0u);
   // RFC 3720, B.4: 32 bytes of zeros, of ones, ascending.
@@ -53,7 +53,7 @@ TEST(Crc32c, StreamingEqualsOneShot) {
   }
 }
 
-TEST(Xxh3, PublishedValues) {
+TEST(Xxh3, MatchesPublishedValues) {
   EXPECT_EQ(Xxh3().hex(), "99aa06d3014798d86001c324468d497f");  // of the empty input [xxHash specification, test suite]
   EXPECT_EQ(xxh3_hex(bytes_of("")), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(xxh3_hex(bytes_of("a")), "a96faf705af16834e6c632b61e964e1f");
@@ -77,7 +77,7 @@ TEST(Xxh3, StreamingEqualsOneShotForAnyCut) {
   EXPECT_EQ(h.hex(), whole);
 }
 
-TEST(Checksums, EverySingleBitFlipIsSeen) {
+TEST(Checksums, DetectEverySingleBitFlip) {
   auto v = random_bytes(65, 4);
   const std::string xxh = xxh3_hex(v);
   const uint32_t crc = crc32c(v);

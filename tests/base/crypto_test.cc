@@ -12,7 +12,7 @@ namespace {
 
 std::string hex(const Digest& d) { return to_hex({reinterpret_cast<const char*>(d.data()), d.size()}); }
 
-TEST(Sha256, PublishedVectors) {  // [FIPS 180-4 examples; NIST CAVP]
+TEST(Sha256, MatchesPublishedVectors) {  // [FIPS 180-4 examples; NIST CAVP]
   EXPECT_EQ(hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
@@ -20,7 +20,7 @@ TEST(Sha256, PublishedVectors) {  // [FIPS 180-4 examples; NIST CAVP]
   EXPECT_EQ(hex(sha256(std::string(1000000, 'a'))), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Hmac, PublishedVectors) {  // [RFC 4231, cases 1, 2 and 6]
+TEST(Hmac, MatchesPublishedVectors) {  // [RFC 4231, cases 1, 2 and 6]
   EXPECT_EQ(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
@@ -29,7 +29,7 @@ TEST(Hmac, PublishedVectors) {  // [RFC 4231, cases 1, 2 and 6]
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-TEST(Hmac, DigestsCompareByEveryByte) {
+TEST(Hmac, DigestComparisonUsesEveryByte) {
   const auto text = [](const Digest& d) { return std::string(d.begin(), d.end()); };
   const Digest a = sha256("a");
   EXPECT_TRUE(same_bytes(text(a), text(a)));
@@ -48,14 +48,14 @@ std::string tag_of(const Digest& key, const std::string& message, size_t part = 
   return to_hex({reinterpret_cast<const char*>(tag.data()), tag.size()});
 }
 
-TEST(Poly1305, PublishedVector) {  // [RFC 8439, sec. 2.5.2]
+TEST(Poly1305, MatchesPublishedVector) {  // [RFC 8439, sec. 2.5.2]
   const Digest key = {0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52, 0xfe, 0x42, 0xd5, 0x06, 0xa8,
                       0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d, 0xb2, 0xfd, 0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49, 0xf5, 0x1b};
   for (const size_t part : {1, 15, 16, 17, 100})
     EXPECT_EQ(tag_of(key, "Cryptographic Forum Research Group", part), "a8061dc1305136c6c22b8baf0c0127a9") << part;
 }
 
-TEST(Poly1305, AContextTakesAnotherKeyForTheNextMessage) {
+TEST(Poly1305, ContextCanBeReusedWithAnotherKey) {
   Poly1305 p;
   const auto tag = [&](const Digest& key) {
     p.begin(key);
@@ -67,7 +67,7 @@ TEST(Poly1305, AContextTakesAnotherKeyForTheNextMessage) {
   EXPECT_EQ(tag(sha256("a")), first);
 }
 
-TEST(RandomBytes, AreNotTheSameTwice) {
+TEST(RandomBytes, DifferPerCall) {
   EXPECT_EQ(random_bytes(0), "");
   EXPECT_EQ(random_bytes(33).size(), 33u);
   EXPECT_NE(random_bytes(32), random_bytes(32));

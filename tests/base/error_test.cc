@@ -25,7 +25,7 @@ TEST(Errors, CatJoinsWhatStreamsPrint) {
   EXPECT_EQ(cat(), "");
 }
 
-TEST(Check, NamesPlaceConditionAndParts) {
+TEST(Check, MessageHasPlaceConditionAndArguments) {
   const int x = 3;
   const std::string text = error_of([&] { CHECK(x == 4, "x is ", x); });
   EXPECT_TRUE(has(text, "error_test.cc:")) << text;
@@ -34,7 +34,7 @@ TEST(Check, NamesPlaceConditionAndParts) {
   EXPECT_EQ(error_of([&] { CHECK(x == 3, "fine"); }), "no error");
 }
 
-TEST(Check, BuildsItsPartsOnlyOnFailure) {
+TEST(Check, EvaluatesItsArgumentsOnlyOnFailure) {
   int built = 0;
   const auto part = [&] { return ++built; };
   CHECK(true, part());
@@ -43,7 +43,7 @@ TEST(Check, BuildsItsPartsOnlyOnFailure) {
   EXPECT_EQ(built, 1);
 }
 
-TEST(WithContext, PutsContextInFrontAndKeepsTheCode) {
+TEST(WithContext, PrependsContextAndKeepsTheExitCode) {
   try {
     with_context("run", [] { with_context("loading shard 3", [] { throw Error("short read", Exit::usage); }); });
     FAIL();

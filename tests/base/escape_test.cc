@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-TEST(Escape, ControlCharactersAndStrayBytesAreShown) {
+TEST(Escape, ControlCharactersAndInvalidUtf8AreEscaped) {
   EXPECT_EQ(escape_controls("plain text, ü and 漢字 😀\n\tnext"), "plain text, ü and 漢字 😀\n\tnext");
   EXPECT_EQ(escape_controls("\x1b]0;title\x07"), "\\x1b]0;title\\x07");
   EXPECT_EQ(escape_controls("a\rb\x7f"), "a\\x0db\\x7f");

@@ -61,7 +61,7 @@ TEST_F(File, LocksAreExclusive) {
 }
 
 // Lustre without -o flock, NFS without its lock service, some FUSE.
-TEST_F(File, AFileSystemWithoutLocksIsAWarning) {
+TEST_F(File, FileSystemWithoutLocksOnlyWarns) {
   const Fd file = create_below(dir, "lock", O_RDWR);
   for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP, EIO}) {
     no_locks = error;
@@ -116,7 +116,7 @@ TEST_F(File, WriteFileReplacesAndLeavesNothingElse) {
   EXPECT_EQ(count(), 2);
 }
 
-TEST_F(File, WithoutCommitTheOldContentStays) {
+TEST_F(File, UncommittedWriteKeepsTheOldContent) {
   write_file(at("x"), "old");
   {
     AtomicFile f(at("x"));
@@ -251,7 +251,7 @@ TEST_F(File, AFullDiskIsAnError) {
   EXPECT_ERROR(write_all(full, bytes_of("abc"), "/dev/full"), "No space left", "3 more bytes were needed");
 }
 
-TEST_F(File, OutputFileCountsAndCrossesItsFlushPieces) {
+TEST_F(File, OutputFileWritesMoreThanOneFlushChunk) {
   std::string big((size_t{65} << 20) + 3, 'b');
   OutputFile f(at("big"));
   f.reserve(int64_t(big.size()) + 2);
@@ -273,7 +273,7 @@ TEST_F(File, ReservedButUnwrittenSpaceIsNotPartOfTheFile) {
   EXPECT_EQ(fs::file_size(at("x")), 3u);
 }
 
-TEST_F(File, ReservingMoreThanTheDiskHasFailsAtOnceAndTakesNothing) {
+TEST_F(File, ReservingMoreThanTheFreeSpaceFailsAtOnceAndAllocatesNothing) {
   OutputFile f(at("x"));
   EXPECT_ERROR(f.reserve(int64_t{1} << 60), at("x"), "No space left", std::to_string(int64_t{1} << 60),
                "bytes are free");
@@ -292,7 +292,7 @@ TEST_F(File, MakeDirsIsIdempotentAndNested) {
   EXPECT_ERROR(make_dirs(""), "creating the folder");
 }
 
-TEST(ExpandHome, TakesOnlyTheOwnHome) {
+TEST(ExpandHome, ExpandsOnlyTheOwnHome) {
   const char* before = std::getenv("HOME");
   const std::string kept = before ? before : "";
   setenv("HOME", "/home/me", 1);
@@ -345,7 +345,7 @@ TEST_F(File, FdClosesOnceAndMoves) {
   EXPECT_EQ(fcntl(raw, F_GETFD), -1);
 }
 
-TEST(ParentDir, EdgeCases) {
+TEST(ParentDir, StopsAtTheRootAndTheWorkingFolder) {
   EXPECT_EQ(parent_dir("a"), ".");
   EXPECT_EQ(parent_dir("/a"), "/");
   EXPECT_EQ(parent_dir("/a/b"), "/a");

@@ -15,7 +15,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TEST(Format, Bytes) {
+TEST(Format, FormatsBytesWithBinaryPrefixes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(999), "999 B");
   EXPECT_EQ(format_bytes(1000), "0.98 KiB");
@@ -25,7 +25,7 @@ TEST(Format, Bytes) {
   EXPECT_EQ(format_bytes(UINT64_MAX), "16.0 EiB");
 }
 
-TEST(Format, TimesOfAnyClock) {
+TEST(Format, FormatsTimesAsDatesOrADash) {
   EXPECT_EQ(format_time(0, TimeZone::utc), "1970-01-01 00:00:00");
   EXPECT_EQ(format_time(0.9, TimeZone::utc), "1970-01-01 00:00:00");
   EXPECT_EQ(format_time(-0.5, TimeZone::utc), "1969-12-31 23:59:59");
@@ -36,7 +36,7 @@ TEST(Format, TimesOfAnyClock) {
   }
 }
 
-TEST(Format, Counts) {
+TEST(Format, FormatsCountsWithSiPrefixes) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(950), "950");
   EXPECT_EQ(format_count(999), "999");
@@ -55,7 +55,7 @@ TEST(Format, Counts) {
   EXPECT_EQ(format_count(kInf), "-");
 }
 
-TEST(Format, Durations) {
+TEST(Format, FormatsDurationsWithTheLargestUnits) {
   EXPECT_EQ(format_duration(0), "0.00ms");
   EXPECT_EQ(format_duration(0.0123), "12.3ms");
   EXPECT_EQ(format_duration(0.9999), "1.0s");
@@ -72,7 +72,7 @@ TEST(Format, Durations) {
   EXPECT_EQ(format_duration(1e300), "3.17e292y");
 }
 
-TEST(Format, Percents) {
+TEST(Format, FormatsPercents) {
   EXPECT_EQ(format_percent(0.4123), "41.2%");
   EXPECT_EQ(format_percent(0), "0.0%");
   EXPECT_EQ(format_percent(1), "100.0%");

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-TEST(JsonDepth, CountsArraysAndObjectsOutsideOfStrings) {
+TEST(JsonDepth, CountsNestingOutsideStrings) {
   EXPECT_TRUE(json_depth_within("", 0));
   EXPECT_TRUE(json_depth_within("[[1], {\"a\": []}]", 2) == false);
   EXPECT_TRUE(json_depth_within("[[1], {\"a\": 1}]", 2));
@@ -20,7 +20,7 @@ TEST(JsonDepth, CountsArraysAndObjectsOutsideOfStrings) {
   EXPECT_THROW(require_json_depth(std::string(1000, '{'), "here"), Error);
 }
 
-TEST(JsonProblem, IsALineWithoutTheLibrarysName) {
+TEST(JsonProblem, DropsTheLibraryPrefixAndLimitsTheLength) {
   EXPECT_EQ(json_problem("[json.exception.parse_error.101] parse error at line 1, column 2: x"),
             "parse error at line 1, column 2: x");
   EXPECT_EQ(json_problem("[json.exception.x]"), "[json.exception.x]");

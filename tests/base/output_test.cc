@@ -42,7 +42,7 @@ class EveryKind : public testing::TestWithParam<Ends (*)()> {};
 INSTANTIATE_TEST_SUITE_P(Output, EveryKind, testing::Values(make_pipe, make_sockets),
                          [](const auto& kind) { return kind.param == make_pipe ? "Pipe" : "Socket"; });
 
-TEST_P(EveryKind, NobodyWhoReadsStopsTheWriterAndOrderIsKept) {
+TEST_P(EveryKind, WriterDoesNotBlockWithoutAReaderAndKeepsTheOrder) {
   const Ends ends = GetParam()();
   const auto begin = Clock::now();
   constexpr int kLines = 5000, kLater = 200;
@@ -68,7 +68,7 @@ TEST_P(EveryKind, NobodyWhoReadsStopsTheWriterAndOrderIsKept) {
   EXPECT_GT(got.find("later\n"), left_out);
 }
 
-TEST_P(EveryKind, OthersWithTheSameDescriptionStillBlock) {
+TEST_P(EveryKind, FileDescriptionStaysBlocking) {
   const Ends ends = GetParam()();
   Output out(ends.write.get());
   EXPECT_EQ(out.write("text"), 0);
@@ -76,7 +76,7 @@ TEST_P(EveryKind, OthersWithTheSameDescriptionStillBlock) {
   EXPECT_EQ(read_what_is_there(ends.read), "text");
 }
 
-TEST(Output, AnOfferThatIsNotTakenAtOnceIsDropped) {
+TEST(Output, OfferIsDroppedIfTheStreamIsNotReady) {
   const Ends ends = make_pipe();
   Output out(ends.write.get());
   out.write(std::string(5000, 'x'));  // more than the pipe holds

@@ -22,13 +22,13 @@ TEST(Philox, GivesThePublishedVectors) {
 }
 
 // [Fowler, Noll, Vo: FNV-1a, test vectors for 64 bits]
-TEST(Streams, AreFnv1a) {
+TEST(Streams, AreFnv1aHashes) {
   EXPECT_EQ(stream_of(""), 0xcbf29ce484222325u);
   EXPECT_EQ(stream_of("a"), 0xaf63dc4c8601ec8cu);
   EXPECT_EQ(stream_of("foobar"), 0x85944171f73967e8u);
 }
 
-TEST(RandomBits, AreTheWordsOfConsecutiveBlocks) {
+TEST(RandomBits, EqualTheWordsOfConsecutivePhiloxBlocks) {
   for (uint64_t i = 0; i < 64; ++i) EXPECT_EQ(random_bits(5, 6, i), philox(5, 6, i / 4)[i % 4]);
   EXPECT_EQ(random_bits(5, 6, ~uint64_t{0}), philox(5, 6, ~uint64_t{0} >> 2)[3]);  // to the last index
 }
@@ -72,7 +72,7 @@ Moments moments(const std::vector<double>& x) {
   return m;
 }
 
-TEST(RandomNormal, HasTheMomentsAndTailsOfTheNormalDistribution) {
+TEST(RandomNormal, HasMomentsAndTailsOfTheNormalDistribution) {
   constexpr size_t n = 200000;
   std::vector<double> x(n);
   for (size_t i = 0; i < n; ++i) x[i] = double(random_normal(42, stream_of("weights"), i));
@@ -110,7 +110,7 @@ TEST(RandomNormal, IsFiniteAtTheExtremesOfItsInput) {
 }
 
 // Value i does not depend on which rank, thread or piece draws it.
-TEST(RandomNormal, IsAFunctionOfTheIndexAlone) {
+TEST(RandomNormal, DependsOnlyOnTheIndex) {
   std::vector<float> forward, backward;
   for (uint64_t i = 0; i < 100; ++i) forward.push_back(random_normal(7, 8, i));
   for (uint64_t i = 100; i-- > 0;) backward.push_back(random_normal(7, 8, i));
@@ -119,7 +119,7 @@ TEST(RandomNormal, IsAFunctionOfTheIndexAlone) {
 }
 
 // Golden values: initial weights must never change.
-TEST(RandomNormal, KeepsItsValues) {
+TEST(RandomNormal, ReproducesGoldenValues) {
   EXPECT_EQ(random_bits(1, 2, 3), philox(1, 2, 0)[3]);
   const auto b = philox(1, 2, 0);
   const double r = std::sqrt(-2 * std::log((b[0] + 0.5) / 4294967296.0)), a = 2 * M_PI * ((b[1] + 0.5) / 4294967296.0);

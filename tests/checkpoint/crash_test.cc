@@ -88,7 +88,7 @@ class Crash : public Scratch {
 
 uint64_t new_generation(const Past& past) { return past.has_step_2 ? 1 : 0; }
 
-TEST_F(Crash, DyingAtEveryNamedPointKeepsThePromise) {
+TEST_F(Crash, KillAtEveryNamedPointKeepsAValidCheckpoint) {
   for (const Past& past : kPasts) {
     SCOPED_TRACE(past.what);
     std::vector<std::string> points;
@@ -139,7 +139,7 @@ void lose_unsynced_data(const std::vector<faults::Call>& calls) {
     if (d && fs::is_regular_file(path)) fs::resize_file(path, 0);
 }
 
-TEST_F(Crash, DyingBeforeEverySystemCallAndLosingUnsyncedDataKeepsThePromise) {
+TEST_F(Crash, KillBeforeEverySystemCallWithUnsyncedDataLostKeepsAValidCheckpoint) {
   for (const Past& past : kPasts) {
     int deaths = 0;
     for (bool finished = false; !finished; ++deaths) {
@@ -209,7 +209,7 @@ TEST_F(Crash, ShortAndInterruptedTransfersChangeNothing) {
   EXPECT_EQ(loaded_generation(step(2), 2, 1), 0);
 }
 
-TEST_F(Crash, NothingIsRenamedBeforeItIsSyncedAndNothingRemovedBeforeItsSuccessorIs) {
+TEST_F(Crash, RenamesOnlySyncedFilesAndRemovesOnlySupersededOnes) {
   for (const Past& past : kPasts) {
     SCOPED_TRACE(past.what);
     make_past(past);
@@ -250,7 +250,7 @@ TEST_F(Crash, NothingIsRenamedBeforeItIsSyncedAndNothingRemovedBeforeItsSuccesso
   }
 }
 
-TEST_F(Crash, DyingWhilePruningNeverLeavesHalfAStep) {
+TEST_F(Crash, KillDuringPruningLeavesNoPartialStep) {
   int deaths = 0;
   for (bool finished = false; !finished; ++deaths) {
     SCOPED_TRACE(deaths);
@@ -273,7 +273,7 @@ TEST_F(Crash, DyingWhilePruningNeverLeavesHalfAStep) {
   EXPECT_GT(deaths, 10);
 }
 
-TEST_F(Crash, FiftyKillsAtRandomInstants) {
+TEST_F(Crash, FiftyRandomKillsKeepAValidCheckpoint) {
   const uint64_t seed = uint64_t(getpid());
   const auto start = std::chrono::steady_clock::now();
   save_sample(RunLock(root), 1);
@@ -352,7 +352,7 @@ int on_a_tiny_disk(const std::string& root) {
   return WEXITSTATUS(status);
 }
 
-TEST_F(Crash, AFullAndAReadOnlyDiskKeepWhatWasThere) {
+TEST_F(Crash, FullOrReadOnlyDiskKeepsExistingCheckpoints) {
   make_dirs(root);
   const int status = on_a_tiny_disk(root);
   if (status == 99) GTEST_SKIP() << "mounting a small file system is not permitted here";

@@ -36,7 +36,7 @@ class Damage : public Scratch {
   }
 };
 
-TEST_F(Damage, EveryChangedByteIsNoticedAndPlaced) {
+TEST_F(Damage, EveryChangedByteIsDetectedAndLocated) {
   for (const std::string& file : files) {
     const std::string good = slurp(path(file));
     std::vector<std::string> tensors;
@@ -63,7 +63,7 @@ TEST_F(Damage, EveryChangedByteIsNoticedAndPlaced) {
   }
 }
 
-TEST_F(Damage, EveryTruncationAndGrowthShowsInSizesAlready) {
+TEST_F(Damage, SizeCheckDetectsEveryTruncationAndGrowth) {
   for (const std::string& file : files) {
     const std::string good = slurp(path(file));
     for (size_t n = 0; n <= good.size(); ++n) {
@@ -81,7 +81,7 @@ TEST_F(Damage, EveryTruncationAndGrowthShowsInSizesAlready) {
 }
 
 // Whichever thread is done first.
-TEST_F(Damage, OfSeveralTheFirstFileIsNamed) {
+TEST_F(Damage, FirstOfSeveralDamagedFilesIsNamed) {
   const std::vector<ManifestFile> all = deep().manifest.files;
   for (size_t i = all.size(); i-- > 0;) {
     std::string bytes = slurp(path(all[i].name));
@@ -113,7 +113,7 @@ TEST_F(Damage, MissingAndForeignFilesAreNamed) {
   EXPECT_TRUE(deep().ok);
 }
 
-TEST_F(Damage, AFileOfAnotherStepDoesNotPass) {
+TEST_F(Damage, FileOfAnotherStepIsDetected) {
   const RunLock lock(at("other"));
   save_sample(lock, 3, 1);
   for (const std::string file : {"model.safetensors", "optim.safetensors", "state.json"}) {
@@ -125,7 +125,7 @@ TEST_F(Damage, AFileOfAnotherStepDoesNotPass) {
   }
 }
 
-TEST_F(Damage, ZeroedBlocksAreNoticed) {  // what a file system leaves of data that was never written
+TEST_F(Damage, ZeroedBlocksAreDetected) {  // what a file system leaves of data that was never written
   for (const std::string& file : files) {
     const std::string good = slurp(path(file));
     spill(path(file), std::string(good.size(), '\0'));
@@ -134,7 +134,7 @@ TEST_F(Damage, ZeroedBlocksAreNoticed) {  // what a file system leaves of data t
   }
 }
 
-TEST_F(Damage, NoFolderAtAll) {
+TEST_F(Damage, MissingFolderIsReported) {
   const Verification v = verify_checkpoint(at("none"), Depth::checksums);
   EXPECT_FALSE(v.ok);
   EXPECT_EQ(v.file, "manifest.json");

@@ -41,7 +41,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return at == text.npos ? text : text.replace(at, from.size(), to);
 }
 
-TEST(ManifestText, RoundTripIsTheIdentity) {
+TEST(ManifestText, RoundTrips) {
   const Manifest m = sample();
   const std::string text = manifest_json(m);
   const Manifest got = parse_manifest(text, "m");
@@ -58,7 +58,7 @@ TEST(ManifestText, RoundTripIsTheIdentity) {
   EXPECT_EQ(manifest_json(parse_manifest(manifest_json(empty), "m")), manifest_json(empty));
 }
 
-TEST(ManifestText, EveryChangedByteAndEveryTruncationIsNoticed) {
+TEST(ManifestText, EveryChangedByteAndTruncationIsDetected) {
   const std::string good = manifest_json(sample());
   for (size_t i = 0; i < good.size(); ++i)
     for (int flip : {0x01, 0x10, 0x80}) {
@@ -71,7 +71,7 @@ TEST(ManifestText, EveryChangedByteAndEveryTruncationIsNoticed) {
   EXPECT_ERROR(parse_manifest(good + " ", "m"), "own checksum");
 }
 
-TEST(ManifestText, ValidJsonWithAnotherValueIsCalledDamaged) {
+TEST(ManifestText, ValidJsonWithAChangedValueIsReportedAsDamaged) {
   EXPECT_ERROR(parse_manifest(replaced(manifest_json(sample()), "1000", "2000"), "m.json"), "m.json",
                "does not match its own checksum", "damaged or edited");
 }
@@ -150,7 +150,7 @@ TEST(ManifestText, NamesThatAreNotTextCannotBeWritten) {
   EXPECT_ERROR(manifest_json(m), "step 1000", "not valid UTF-8");
 }
 
-TEST(FileNames, PlainOnes) {
+TEST(FileNames, AcceptPlainNamesOnly) {
   for (const char* good : {"a", "model-00001-of-00002.safetensors", "a b", "a..b", "\xc3\xa9"})
     EXPECT_TRUE(is_plain_file_name(good));
   for (std::string bad : {"", ".", "..", ".hidden", "a/b", "/", "a\n", "a\x7f"})

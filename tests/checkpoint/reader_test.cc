@@ -81,7 +81,7 @@ void expect_box(const CheckpointReader& r, const Shape& whole, const Shape& begi
   ASSERT_EQ(got, want) << begin << " " << end << " of " << whole;
 }
 
-TEST_F(Reader, AnyBoxOfAnyCuttingIsTheSame) {
+TEST_F(Reader, AnyRegionIsReadCorrectlyFromAnySharding) {
   const Shape shapes[] = {{}, {1}, {17}, {5, 7}, {3, 4, 5}, {2, 3, 4, 5}, {0, 3}, {40, 300}};
   int trial = 0;
   for (const Shape& whole : shapes)
@@ -111,7 +111,7 @@ TEST_F(Reader, AnyBoxOfAnyCuttingIsTheSame) {
     }
 }
 
-TEST_F(Reader, ARunIsTheElementsOfItsRows) {
+TEST_F(Reader, FlatElementRangesReadCorrectlyAcrossShards) {
   save_pieces(at("run"), {piece_of("t", {5, 7}, {0, 0}, {5, 3}), piece_of("t", {5, 7}, {0, 3}, {5, 7})});
   save_pieces(at("vector"), {piece_of("t", {35}, {0}, {35})});
   for (const char* run : {"run", "vector"}) {
@@ -127,7 +127,7 @@ TEST_F(Reader, ARunIsTheElementsOfItsRows) {
   }
 }
 
-TEST_F(Reader, PiecesMustTile) {
+TEST_F(Reader, ShardsMustTileTheTensor) {
   save_pieces(at("hole"), {piece_of("t", {4, 4}, {0, 0}, {2, 4}), piece_of("t", {4, 4}, {3, 0}, {4, 4})});
   EXPECT_ERROR(CheckpointReader{at("hole/step-00000001")}, "'t'", "hold 12 of 16 elements");
   save_pieces(at("overlap"), {piece_of("t", {4, 4}, {0, 0}, {3, 4}), piece_of("t", {4, 4}, {2, 0}, {4, 4})});
@@ -150,7 +150,7 @@ TEST_F(Reader, ManifestAndFilesMustAgree) {
   EXPECT_ERROR(CheckpointReader{at("none")}, at("none/manifest.json"), "No such file");
 }
 
-TEST_F(Reader, WrongRequestsAreNamed) {
+TEST_F(Reader, InvalidRequestsAreErrors) {
   save_pieces(at("run"), {piece_of("t", {4, 4}, {0, 0}, {4, 4})});
   const CheckpointReader r(at("run/step-00000001"));
   std::vector<std::byte> out(64);

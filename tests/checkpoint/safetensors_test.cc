@@ -72,7 +72,7 @@ TEST_F(Safetensors, RoundTripIsBitExact) {
   EXPECT_ERROR(file.at("ab\x1bsent"), "x.safetensors", "'ab\\x1bsent'", "no tensor");
 }
 
-TEST_F(Safetensors, WriterLaysTensorsOutAsTheReferenceDoes) {
+TEST_F(Safetensors, TensorOrderMatchesTheReferenceWriter) {
   const auto owned = assorted();
   save_safetensors(at("x"), views(owned));
   const SafetensorsFile file(at("x"));
@@ -143,7 +143,7 @@ TEST_F(Safetensors, BlocksLargerThanTheBufferKeepTheirChecksums) {
   EXPECT_EQ(std::memcmp(part.data(), t.bytes.data() + (1 << 20), part.size()), 0);
 }
 
-TEST_F(Safetensors, BytesMadeWhileTheyAreWrittenAreTheSame) {
+TEST_F(Safetensors, StreamedTensorsWriteTheSameBytes) {
   auto t = random_tensor("w", DType::u8, {(1 << 20) + 99});
   const auto plain = save_safetensors(at("plain"), std::span(&t.data, 1));
   TensorData made = t.data;
@@ -163,7 +163,7 @@ TEST_F(Safetensors, BytesMadeWhileTheyAreWrittenAreTheSame) {
   EXPECT_FALSE(std::filesystem::exists(at("short")) || std::filesystem::exists(at("long")));
 }
 
-TEST_F(Safetensors, WriterRefusesWhatItsCallerGotWrong) {
+TEST_F(Safetensors, WriterRefusesInvalidTensors) {
   auto t = random_tensor("w", DType::f32, {2, 2});
   auto save = [&](std::vector<TensorData> v) { save_safetensors(at("x"), v); };
   TensorData bad = t.data;
@@ -323,7 +323,7 @@ TEST_F(Safetensors, EveryHostileHeaderIsRefusedWithItsReason) {
     }
 }
 
-TEST_F(Safetensors, ALengthFieldOnASparseFileDoesNotTakeItsMemory) {
+TEST_F(Safetensors, HugeHeaderLengthIsRefusedBeforeAllocation) {
   // A terabyte that is all hole: the header limit holds, nothing near the file's size is allocated.
   spill(at("x"), std::string("\0\0\0\0\x80\0\0\0", 8));
   std::filesystem::resize_file(at("x"), uintmax_t{1} << 40);
@@ -376,14 +376,14 @@ TEST_F(Safetensors, UnusualButLegalHeadersAreRead) {
   }
 }
 
-TEST_F(Safetensors, TypesAndRanksWithoutACounterpartAreNamed) {
+TEST_F(Safetensors, UnsupportedDtypesAndRanksAreNamed) {
   spill(at("x"), file_with(R"({"a":{"dtype":"BOOL","shape":[1,1,1,1,1],"data_offsets":[0,1]}})", 1));
   const SafetensorsFile file(at("x"));
   EXPECT_ERROR(file.at("a").checked_dtype(), "'a'", "BOOL", "not supported");
   EXPECT_ERROR(file.at("a").checked_shape(), "'a'", "rank 5 is above 4");
 }
 
-TEST_F(Safetensors, NotAFileIsAnErrorNotAHang) {
+TEST_F(Safetensors, FoldersAndPipesAreRefusedWithoutBlocking) {
   EXPECT_ERROR(SafetensorsFile(at("none")), at("none"), "No such file");
   EXPECT_ERROR(SafetensorsFile{dir}, "expected a regular file");
   ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
@@ -399,7 +399,7 @@ bool has_python_safetensors() {
   return std::system(cat(python(), " -c 'import safetensors.numpy' >/dev/null 2>&1").c_str()) == 0;
 }
 
-TEST_F(Safetensors, TheReferenceReadsOurFilesAndWritesTheSameBytes) {
+TEST_F(Safetensors, ReferenceLibraryReadsAndRewritesTheSameBytes) {
   if (!has_python_safetensors()) GTEST_SKIP() << python() << " has no safetensors with numpy (set ATHANOR_PYTHON)";
   auto owned = assorted();
   std::erase_if(owned, [](const OwnedTensor& t) { return t.data.dtype == DType::bf16; });  // numpy has none

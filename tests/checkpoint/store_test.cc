@@ -44,7 +44,7 @@ class Store : public Scratch {
 
 using Steps = std::vector<int64_t>;
 
-TEST_F(Store, ACommittedStepIsListedValidAndLoads) {
+TEST_F(Store, CommittedStepIsListedValidAndLoads) {
   EXPECT_TRUE(list_checkpoints(root).empty());
   EXPECT_FALSE(newest_valid(root));
   const RunLock lock(root);
@@ -68,7 +68,7 @@ TEST_F(Store, ACommittedStepIsListedValidAndLoads) {
   EXPECT_EQ(m.tensors.size(), 6u);
 }
 
-TEST_F(Store, ListIsInTheOrderOfWritingWithoutForeignNames) {
+TEST_F(Store, ListsStepsInOrderOfWritingAndIgnoresOtherFolders) {
   const RunLock lock(root);
   for (int64_t n : {123456789, 5, 0, 99999999}) save_sample(lock, n);
   for (const char* name :
@@ -79,7 +79,7 @@ TEST_F(Store, ListIsInTheOrderOfWritingWithoutForeignNames) {
   EXPECT_ERROR(step_folder(-1), "step -1");
 }
 
-TEST_F(Store, WithoutCommitNothingRemains) {
+TEST_F(Store, UncommittedCheckpointIsRemoved) {
   const RunLock lock(root);
   save_sample(lock, 1);
   {
@@ -92,7 +92,7 @@ TEST_F(Store, WithoutCommitNothingRemains) {
   EXPECT_TRUE(hidden_names(root).empty());
 }
 
-TEST_F(Store, SavingAStepAgainReplacesItWhetherOrNotTheOldOneIsWhole) {
+TEST_F(Store, SavingAStepTwiceReplacesItEvenIfDamaged) {
   const RunLock lock(root);
   save_sample(lock, 7, 0);
   spill(step(7) + "/extra.txt", "left by a person");
@@ -107,7 +107,7 @@ TEST_F(Store, SavingAStepAgainReplacesItWhetherOrNotTheOldOneIsWhole) {
   EXPECT_TRUE(hidden_names(root).empty());
 }
 
-TEST_F(Store, NewestValidSkipsDamageAndSaysWhy) {
+TEST_F(Store, NewestValidSkipsDamagedStepsAndReportsWhy) {
   const RunLock lock(root);
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
   fs::remove(step(4) + "/state.json");
@@ -124,7 +124,7 @@ TEST_F(Store, NewestValidSkipsDamageAndSaysWhy) {
 }
 
 // What cannot be read is not damaged: a run that took an older step for the newest would replace it.
-TEST_F(Store, AnUnreadableStepIsAnErrorNotAnOlderStep) {
+TEST_F(Store, UnreadableStepIsAnErrorAndIsNotSkipped) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
   const std::string manifest = step(2) + "/manifest.json";
@@ -141,7 +141,7 @@ TEST_F(Store, AnUnreadableStepIsAnErrorNotAnOlderStep) {
 
 // A disk or network that fails once: whatever read it is, and whether it gives an error or too little, the newest step
 // stays the newest.
-TEST_F(Store, AReadThatFailsOnceIsNoDamage) {
+TEST_F(Store, TransientReadErrorIsNotDamage) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
   for (const int error : {EIO, EINTR, 0}) {
@@ -158,7 +158,7 @@ TEST_F(Store, AReadThatFailsOnceIsNoDamage) {
   }
 }
 
-TEST_F(Store, WhatDivergedIsNoStep) {
+TEST_F(Store, DivergedStateIsNotListedAsAStep) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
   for (const int64_t n : {2, 3, 3}) {
@@ -180,7 +180,7 @@ TEST_F(Store, WhatDivergedIsNoStep) {
   EXPECT_TRUE(verify_checkpoint(list_diverged(root)[0].path, Depth::checksums).ok);
 }
 
-TEST_F(Store, AFolderRenamedToAnotherStepIsNotThatStep) {
+TEST_F(Store, FolderRenamedToAnotherStepIsRefused) {
   const RunLock lock(root);
   save_sample(lock, 1);
   fs::rename(step(1), step(2));
@@ -189,7 +189,7 @@ TEST_F(Store, AFolderRenamedToAnotherStepIsNotThatStep) {
   EXPECT_NE(why.at(0).find("is of step 1, the folder's name says 2"), std::string::npos) << why.at(0);
 }
 
-TEST_F(Store, TheLockHasOneHolderAndSaysWho) {
+TEST_F(Store, LockHasOneHolderAndNamesIt) {
   {
     const RunLock lock(root);
     EXPECT_ERROR(RunLock{root}, "save folder", root, "in use by another run", "host ", cat("process ", getpid()),
@@ -198,7 +198,7 @@ TEST_F(Store, TheLockHasOneHolderAndSaysWho) {
   const RunLock again(root);  // freed by the destructor
 }
 
-TEST_F(Store, ARemovedLockFileLetsNoSecondRunIn) {
+TEST_F(Store, RemovedLockFileStillExcludesASecondRun) {
   RunLock lock(root);
   const std::string file = root + "/.lock";
   fs::remove(file);
@@ -214,7 +214,7 @@ TEST_F(Store, ARemovedLockFileLetsNoSecondRunIn) {
   EXPECT_ERROR(RunLock{root}, "in use by another run", cat("process ", getpid()));
 }
 
-TEST_F(Store, ALockEndsWhenItsFolderIsOfAnotherRun) {
+TEST_F(Store, LockIsLostWhenAnotherRunOwnsTheFolder) {
   RunLock lock(root);
   fs::rename(root, root + ".away");
   const auto other = std::make_unique<RunLock>(root);
@@ -222,7 +222,7 @@ TEST_F(Store, ALockEndsWhenItsFolderIsOfAnotherRun) {
   EXPECT_ERROR(lock.keep(), "in use by another run", "host elsewhere, process 1", ".lock was removed");
 }
 
-TEST_F(Store, AKilledHolderFreesTheLock) {
+TEST_F(Store, LockIsReleasedWhenItsHolderIsKilled) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -242,7 +242,7 @@ TEST_F(Store, AKilledHolderFreesTheLock) {
   const RunLock lock(root);
 }
 
-TEST_F(Store, TakingTheLockClearsLeftoversAndNothingElse) {
+TEST_F(Store, TakingTheLockRemovesOnlyLeftovers) {
   {
     const RunLock lock(root);
     save_sample(lock, 1);
@@ -258,7 +258,7 @@ TEST_F(Store, TakingTheLockClearsLeftoversAndNothingElse) {
   EXPECT_EQ(hidden_names(root), (std::vector<std::string>{".mine", ".step-5.tmp"}));
 }
 
-TEST_F(Store, AStepMovedAsideIsFoundAndSettled) {
+TEST_F(Store, StepMovedAsideIsFoundAndRenamedBack) {
   {
     const RunLock lock(root);
     save_sample(lock, 1);
@@ -309,7 +309,7 @@ TEST_F(Store, PruneNeverRemovesTheLastGoodStep) {
   EXPECT_EQ(steps(), (Steps{3, 4, 5}));
 }
 
-TEST_F(Store, TheNewestIsTheOneWrittenLast) {
+TEST_F(Store, NewestIsTheLastWrittenStep) {
   const RunLock lock(root);
   for (int64_t n : {1, 2, 8, 9}) save_sample(lock, n);
   make_newest(lock, list_checkpoints(root).front());  // the run goes back to 1
@@ -325,7 +325,7 @@ TEST_F(Store, TheNewestIsTheOneWrittenLast) {
   EXPECT_EQ(prune(lock, 2), (Steps{8, 9, 1}));
 }
 
-TEST_F(Store, CheckpointsOfOlderVersionsAreInTheOrderOfSteps) {
+TEST_F(Store, CheckpointsWithoutSerialAreOrderedByStep) {
   const RunLock lock(root);
   for (int64_t n : {9, 8}) {
     save_sample(lock, n);
@@ -340,7 +340,7 @@ TEST_F(Store, CheckpointsOfOlderVersionsAreInTheOrderOfSteps) {
   EXPECT_EQ(steps(), (Steps{9, 5, 8}));  // tried first, so that a message says what is wrong with it
 }
 
-TEST_F(Store, APathMeansACheckpointARunOrItsLatest) {
+TEST_F(Store, PathResolvesToACheckpointOrTheLatestOfARun) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
   EXPECT_EQ(checkpoint_at(step(1), verify_checksums), step(1));
@@ -351,7 +351,7 @@ TEST_F(Store, APathMeansACheckpointARunOrItsLatest) {
   EXPECT_ERROR(checkpoint_at(step(1), verify_checksums), "not a whole checkpoint", "checkpoint list");
 }
 
-TEST_F(Store, WhatIsNoCheckpointIsNeitherRemovedNorReplaced) {
+TEST_F(Store, OtherFoldersAreNeitherRemovedNorOverwritten) {
   const RunLock lock(root);
   make_dirs(step(2));
   spill(step(2) + "/notes.txt", "mine");
@@ -363,7 +363,7 @@ TEST_F(Store, WhatIsNoCheckpointIsNeitherRemovedNorReplaced) {
   EXPECT_EQ(slurp(step(2) + ".moved-1/notes.txt"), "mine");
 }
 
-TEST_F(Store, WhatIsNoDivergedStateIsNeitherRemovedNorReplaced) {
+TEST_F(Store, FoldersNamedLikeDivergedStateAreNeitherRemovedNorOverwritten) {
   const RunLock lock(root);
   const auto diverged = [&](int64_t n) { return cat(root, "/", diverged_folder(n)); };
   for (int64_t n : {1, 2}) {
@@ -381,7 +381,7 @@ TEST_F(Store, WhatIsNoDivergedStateIsNeitherRemovedNorReplaced) {
   EXPECT_TRUE(verify_checkpoint(diverged(2), Depth::checksums).ok);
 }
 
-TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
+TEST_F(Store, PruneDoesNotCountIncompleteSteps) {
   const RunLock lock(root);
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
   fs::remove(step(4) + "/model.safetensors");
@@ -391,7 +391,7 @@ TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
   EXPECT_EQ(steps(), (Steps{2, 3, 4}));
 }
 
-TEST_F(Store, RanksWriteTheirOwnFilesAndOneCommits) {
+TEST_F(Store, RanksWriteTheirShardsAndOneCommits) {
   const RunLock lock(root);
   const auto whole = random_tensor("w", DType::f32, {6, 4});
   CheckpointWriter w(lock, 1, sample_options());
@@ -407,7 +407,7 @@ TEST_F(Store, RanksWriteTheirOwnFilesAndOneCommits) {
   EXPECT_EQ(got, whole.bytes);
 }
 
-TEST_F(Store, ProgrammersMistakesAreNamed) {
+TEST_F(Store, InvalidWriterCallsAreErrors) {
   const RunLock lock(root);
   CheckpointWriter w(lock, 1);
   w.add_text("state.json", "{}");
@@ -423,7 +423,7 @@ TEST_F(Store, ProgrammersMistakesAreNamed) {
   EXPECT_ERROR(done.commit(), "step 2 was committed before");
 }
 
-TEST_F(Store, AFileInPlaceOfAFolderIsAnError) {
+TEST_F(Store, FileInsteadOfAFolderIsAnError) {
   make_dirs(at("run"));
   spill(root, "a file");
   EXPECT_ERROR(RunLock{root}, root, "Not a directory", "is a file, not a folder");
@@ -454,7 +454,7 @@ int save_beyond_the_size_limit(const std::string& root) {
   return status;
 }
 
-TEST_F(Store, RunningOutOfRoomInTheMiddleKeepsWhatWasThere) {
+TEST_F(Store, DiskFullDuringASaveKeepsExistingCheckpoints) {
   {
     const RunLock lock(root);
     save_sample(lock, 1);
@@ -470,7 +470,7 @@ TEST_F(Store, RunningOutOfRoomInTheMiddleKeepsWhatWasThere) {
 
 // tests/checkpoint/golden holds sample step 3 as format version 1 wrote it. It is never written anew: what was saved
 // once must load for ever.
-TEST_F(Store, TheFirstFormatStillLoads) {
+TEST_F(Store, FormatVersion1StillLoads) {
   const std::string golden = "tests/checkpoint/golden/step-00000003";
   const Verification v = verify_checkpoint(golden, Depth::checksums);
   ASSERT_TRUE(v.ok) << v.problem;
@@ -479,7 +479,7 @@ TEST_F(Store, TheFirstFormatStillLoads) {
   EXPECT_EQ(loaded_generation(golden, 3, 1), 0);
 }
 
-TEST(Printable, NamesCannotSteerATerminal) {
+TEST(Printable, EscapesTerminalControlSequences) {
   EXPECT_EQ(printable("a.weight \xc3\xa9"), "'a.weight \xc3\xa9'");
   EXPECT_EQ(printable("\x1b[2J\n\x7f"), "'\\x1b[2J\\x0a\\x7f'");
   EXPECT_EQ(printable("\xc2\x9b"
@@ -489,7 +489,7 @@ TEST(Printable, NamesCannotSteerATerminal) {
   EXPECT_EQ(printable(std::string(500, 'x')), cat("'", std::string(120, 'x'), "...'"));
 }
 
-TEST_F(Store, InspectShowsWhatAPersonAsksFor) {
+TEST_F(Store, InspectPrintsTensorsSizesAndState) {
   const RunLock lock(root);
   save_sample(lock, 1000);
   const std::string text = inspect_checkpoint(step(1000));

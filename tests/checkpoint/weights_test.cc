@@ -34,7 +34,7 @@ class Weights : public Scratch {
   }
 };
 
-TEST_F(Weights, PlansHoldEveryTensorOnceWithinTheLimit) {
+TEST_F(Weights, ShardPlanHoldsEveryTensorOnceWithinTheLimit) {
   for (int64_t limit : {1, 40, 100, 200, 239, 240, 241, 500, 839, 840, 100000}) {
     SCOPED_TRACE(limit);
     std::vector<int> seen(data.size());
@@ -51,7 +51,7 @@ TEST_F(Weights, PlansHoldEveryTensorOnceWithinTheLimit) {
   }
 }
 
-TEST_F(Weights, NamesAreThoseOfTheHub) {
+TEST_F(Weights, ShardNamesFollowHuggingFace) {
   const auto one = plan_weight_shards(data, 1 << 20);
   ASSERT_EQ(one.size(), 1u);
   EXPECT_EQ(one[0].file, "model.safetensors");
@@ -75,7 +75,7 @@ TEST_F(Weights, FolderSingleFileAndShardsGiveTheSameBytes) {
   expect_all_tensors(dir);
 }
 
-TEST_F(Weights, NamesOfBareModelsGetTheirPrefix) {
+TEST_F(Weights, BareModelNamesGetTheirPrefix) {
   const auto names = [&](std::vector<std::string> given) {
     std::vector<OwnedTensor> own;
     std::vector<TensorData> all;
@@ -95,7 +95,7 @@ TEST_F(Weights, NamesOfBareModelsGetTheirPrefix) {
   EXPECT_EQ(names({"x", "model.embed_tokens.weight"}), "model.embed_tokens.weight=model.embed_tokens.weight x=x ");
 }
 
-TEST_F(Weights, TheIndexAndTheFilesMustAgree) {
+TEST_F(Weights, IndexMustMatchTheFiles) {
   const auto shards = plan_weight_shards(data, 300);
   write(shards);
   auto index = parse_weight_index(weight_index_json(shards, data), "i");

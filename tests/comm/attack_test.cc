@@ -144,7 +144,7 @@ std::string arriving(const std::function<std::string(const std::vector<std::stri
   return payloads;
 }
 
-TEST(Attack, FramesThatWereChangedRepeatedLeftOutOrMovedAreRefused) {
+TEST(Attack, ModifiedReplayedDroppedOrReorderedFramesAreRefused) {
   using Frames = std::vector<std::string>;
   EXPECT_EQ(arriving([](const Frames& f) { return f[0] + f[1] + f[2]; }), "one;two;three;");
   EXPECT_EQ(arriving([](const Frames& f) { return f[0] + f[0]; }), "one;refused");
@@ -155,7 +155,7 @@ TEST(Attack, FramesThatWereChangedRepeatedLeftOutOrMovedAreRefused) {
     EXPECT_EQ(arriving([&](const Frames& f) { return flipped(f[0], at); }), "refused") << at;
 }
 
-TEST(Attack, TensorsThatWereChangedOrRepeatedAreRefused) {
+TEST(Attack, ModifiedOrReplayedTensorsAreRefused) {
   const size_t bytes = 100, all = sizeof(Header) + bytes + sizeof(Tag);
   const auto arrive = [&](const std::function<std::string(const std::string&)>& attack, int transfers) {
     Line line;
@@ -216,7 +216,7 @@ Fd dial_patiently(int port) {
   return fd;
 }
 
-TEST(Attack, BytesWithoutEndAreNotRead) {
+TEST(Attack, EndlessInputIsNotBuffered) {
   expect_a_job_after([](const Setting& s) {
     const size_t before = resident_bytes(), most = size_t{256} << 20;
     const std::string junk(1 << 20, 'x');
@@ -238,7 +238,7 @@ size_t open_descriptors() {
   return count;
 }
 
-TEST(Attack, SilentConnectionsTakeFewDescriptorsAndHoldUpNobodyForLong) {
+TEST(Attack, SilentConnectionsUseFewDescriptorsAndDelayNobody) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   rlimit more = limit;
@@ -270,7 +270,7 @@ void put_aside(const Fd& holder, const Fd& connection) {
   EXPECT_EQ(sendmsg(holder.get(), &message, 0), 1);
 }
 
-TEST(Attack, DescriptorsForFilesAreKeptBack) {
+TEST(Attack, ReservesDescriptorsForFiles) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit few{.rlim_cur = 256, .rlim_max = limit.rlim_max};
@@ -292,7 +292,7 @@ TEST(Attack, DescriptorsForFilesAreKeptBack) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-TEST(Attack, AStrangerThatGreetsAndIsSilentHoldsARankForSecondsOnly) {
+TEST(Attack, SilentPeerAfterTheGreetingDelaysARankForSecondsOnly) {
   const auto port = listen_on("127.0.0.1", 0);
   const Attacker attacker([&](const std::atomic<bool>& stop) {
     std::vector<Fd> held;
@@ -310,7 +310,7 @@ TEST(Attack, AStrangerThatGreetsAndIsSilentHoldsARankForSecondsOnly) {
 }
 
 // The server answers every message without proving that it knows the secret.
-TEST(Attack, AServerWithoutTheSecretIsNotBelieved) {
+TEST(Attack, ServerWithoutTheSecretIsRejected) {
   const auto port = listen_on("127.0.0.1", 0);
   std::thread server([&] {
     ASSERT_TRUE(readable(*port, -1));
@@ -329,7 +329,7 @@ TEST(Attack, AServerWithoutTheSecretIsNotBelieved) {
 }
 
 // Before rank 0 has made the secret anybody could know that there is none.
-TEST(Attack, NobodyIsAskedInWithoutASecret) {
+TEST(Attack, RanksDoNotConnectBeforeTheSecretExists) {
   const auto port = listen_on("127.0.0.1", 0);
   RendezvousOptions o = options({.ranks = 2, .port = port_of(*port), .timeout = 0.2}, 1);
   o.key = [] { return JobKey{}; };
@@ -343,7 +343,7 @@ TEST(Attack, NobodyIsAskedInWithoutASecret) {
 }
 
 // On one machine the private file says where rank 0 listens.
-TEST(Attack, WhoTookThePortIsNotEvenAsked) {
+TEST(Attack, RanksDoNotConnectToAStrangerOnTheFirstPort) {
   const auto port = listen_on("127.0.0.1", 0);
   const Setting s{.ranks = 2, .port = port_of(*port)};
   std::atomic<int> real{0};
@@ -375,7 +375,7 @@ TEST(Attack, IgnoresListenerOnIpv6Loopback) {
 }
 
 // A listener that is slow must not count a guest that has given up: it comes again.
-TEST(Doorkeeper, AGuestThatHasGoneIsNotTakenIn) {
+TEST(Doorkeeper, DisconnectedPeerIsNotAdmitted) {
   Doorkeeper door(*listen_on("127.0.0.1", 0), "a secret of the test", Purpose::data);
   const auto turn = [&] {
     std::vector<pollfd> fds;
@@ -392,7 +392,7 @@ TEST(Doorkeeper, AGuestThatHasGoneIsNotTakenIn) {
 }
 
 // A rank that was stopped on its way in and goes on believes that its last message lets it in.
-TEST(Doorkeeper, AGuestThatKnowsTheSecretHasAllTimeToConfirm) {
+TEST(Doorkeeper, AuthenticatedPeerMayConfirmLate) {
   const std::string secret = "a secret of the test";
   Doorkeeper door(*listen_on("127.0.0.1", 0), secret, Purpose::data, 0.02);
   const auto turn = [&] {
@@ -422,7 +422,7 @@ TEST(Doorkeeper, AGuestThatKnowsTheSecretHasAllTimeToConfirm) {
   EXPECT_EQ(turn(), 1u);
 }
 
-TEST(Rendezvous, DifferentSecretsAreToldOnBothSides) {
+TEST(Rendezvous, DifferentSecretsAreReportedOnBothSides) {
   patiently({0.5, 5, 50}, [](double limit) {
     const Setting s{.ranks = 2, .timeout = limit};
     std::vector<std::string> errors(2);
@@ -442,7 +442,7 @@ TEST(Rendezvous, DifferentSecretsAreToldOnBothSides) {
   });
 }
 
-TEST(Rendezvous, MeetsOnEveryLoopbackAddress) {
+TEST(Rendezvous, WorksOnEveryLoopbackAddress) {
   for (const char* host : {"127.0.0.1", "localhost", "127.0.0.2", "::1", "0:0:0:0:0:0:0:1"}) {
     try {
       (void)listen_on(listening_address(host), 0);
@@ -453,7 +453,7 @@ TEST(Rendezvous, MeetsOnEveryLoopbackAddress) {
   }
 }
 
-TEST(Rendezvous, RankZeroTakesTheListenerItWasStartedWith) {
+TEST(Rendezvous, RankZeroUsesItsInheritedListener) {
   auto port = listen_on("127.0.0.1", 0);
   const Setting s{.ranks = 2, .port = port_of(*port)};
   std::vector<std::thread> ranks;

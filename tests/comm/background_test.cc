@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-TEST(Background, HasTheResultsOfDirectCallsBesideOthers) {
+TEST(Background, CallsMatchDirectOnesAndOverlapOthers) {
   run_ranks(3, [](std::unique_ptr<Communicator> world) {
     constexpr int64_t kElements = 1000;
     const auto own = [&](float by) { return std::vector<float>(size_t(kElements), by * float(world->rank() + 1)); };
@@ -30,7 +30,7 @@ TEST(Background, HasTheResultsOfDirectCallsBesideOthers) {
   });
 }
 
-TEST(Background, FailuresComeToWhoeverWaits) {
+TEST(Background, FailuresReachTheWaitingThread) {
   std::atomic<int> failed = 0;
   EXPECT_THROW(run_ranks(2,
                          [&](std::unique_ptr<Communicator> world) {

@@ -6,7 +6,7 @@
 namespace athanor {
 namespace {
 
-TEST(Network, AGroupIsWithinMachinesIfNoneOfItsSizeCrossesOne) {
+TEST(Network, GroupIsWithinMachinesIfNoGroupOfItsSizeSpansTwo) {
   for (const int per_machine : {1, 2, 6, 8})
     for (const int ranks : {2, 3, 4, 6, 8, 12, 16})
       for (const int stride : {1, 2, 3, 4, 8}) {
@@ -20,7 +20,7 @@ TEST(Network, AGroupIsWithinMachinesIfNoneOfItsSizeCrossesOne) {
       }
 }
 
-TEST(Network, ACollectiveTakesItsLatencyAndItsBytes) {
+TEST(Network, CollectiveTimeIsLatencyPlusBytesOverBandwidth) {
   const Network net{
       .link_bytes = 1e9, .network_bytes = 1e8, .per_machine = 8, .bandwidth_share = 0.5, .start = 3e-6, .hop = 2e-6};
   EXPECT_DOUBLE_EQ(net.seconds(1e6, 4, 2), 3e-6 + 2 * 2e-6 + 1e6 / 5e8);

@@ -57,7 +57,7 @@ void call_all(Communicator& c) {
   c.barrier();
 }
 
-TEST(Observed, EveryCallIsPassedOnAndTold) {
+TEST(Observed, EveryCallIsForwardedAndReported) {
   std::vector<std::string> direct, through;
   Inner inner(direct);
   call_all(inner);

@@ -27,14 +27,14 @@ EnvironmentVariables slurm_step() {
           {"SLURM_NODEID", "2"},         {"SLURM_STEP_NODELIST", "gpu-[007-008,010]"}};
 }
 
-TEST(RankInfo, AloneWithoutAnyLauncher) {
+TEST(RankInfo, DefaultsToOneRankWithoutALauncher) {
   const RankInfo r = find_ranks({}, {{"HOME", "/nowhere"}});
   EXPECT_EQ(r.rank, 0);
   EXPECT_EQ(r.world, 1);
   EXPECT_EQ(r.launcher, "");
 }
 
-TEST(RankInfo, Torchrun) {
+TEST(RankInfo, ReadsTorchrunVariables) {
   const EnvironmentVariables env = {{"RANK", "3"},         {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "1"},
                                     {"MASTER_ADDR", "a1"}, {"MASTER_PORT", "12345"}, {"LOCAL_WORLD_SIZE", "2"}};
   RankInfo r = find_ranks({}, env);
@@ -48,7 +48,7 @@ TEST(RankInfo, Torchrun) {
   EXPECT_EQ(find_ranks({}, agent).port, 12346);
 }
 
-TEST(RankInfo, OpenMpiOnOneMachineNeedsNothingElse) {
+TEST(RankInfo, OpenMpiOnOneMachineNeedsNoMasterAddress) {
   const RankInfo r = find_ranks({}, {{"OMPI_COMM_WORLD_RANK", "1"},
                                      {"OMPI_COMM_WORLD_SIZE", "4"},
                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -62,7 +62,7 @@ TEST(RankInfo, OpenMpiOnOneMachineNeedsNothingElse) {
   EXPECT_GE(r.port, 61000);
 }
 
-TEST(RankInfo, OpenMpiOnManyMachinesMustBeToldWhere) {
+TEST(RankInfo, OpenMpiOnSeveralMachinesNeedsMasterAddress) {
   EnvironmentVariables env = {
       {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   EXPECT_NE(error_of({}, env).find("MASTER_ADDR"), std::string::npos);
@@ -71,7 +71,7 @@ TEST(RankInfo, OpenMpiOnManyMachinesMustBeToldWhere) {
 }
 
 // mpirun in a batch script: the script's own SLURM_PROCID and SLURM_LOCALID, 0, reach every rank.
-TEST(RankInfo, MpirunInsideSlurmIgnoresTheScriptsNumbers) {
+TEST(RankInfo, MpirunInsideSlurmIgnoresTheSlurmRankOfTheScript) {
   const RankInfo r = find_ranks({}, {{"OMPI_COMM_WORLD_RANK", "2"},
                                      {"OMPI_COMM_WORLD_SIZE", "4"},
                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
@@ -83,7 +83,7 @@ TEST(RankInfo, MpirunInsideSlurmIgnoresTheScriptsNumbers) {
   EXPECT_EQ(r.local_rank, -1);  // not Slurm's
 }
 
-TEST(RankInfo, Mpich) {
+TEST(RankInfo, ReadsMpichVariables) {
   const RankInfo r = find_ranks(
       {}, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "9"}});
   EXPECT_EQ(r.rank, 1);
@@ -92,7 +92,7 @@ TEST(RankInfo, Mpich) {
   EXPECT_EQ(r.host, "127.0.0.1");
 }
 
-TEST(RankInfo, SlurmStep) {
+TEST(RankInfo, ReadsSlurmStepVariables) {
   const RankInfo r = find_ranks({}, slurm_step());
   EXPECT_EQ(r.rank, 5);
   EXPECT_EQ(r.world, 8);  // of the step, not of the job
@@ -105,7 +105,7 @@ TEST(RankInfo, SlurmStep) {
   EXPECT_EQ(find_ranks({}, next).host, "127.0.0.1");
 }
 
-TEST(RankInfo, SrunWithPmixHasNoLocalRankOfOpenMpi) {
+TEST(RankInfo, SrunWithPmixUsesSlurmLocalRanks) {
   EnvironmentVariables env = slurm_step();
   env["PMIX_RANK"] = "5", env["PMIX_NAMESPACE"] = "slurm.pmix.42.0";
   EXPECT_EQ(find_ranks({}, env).local_rank, 1);
@@ -123,7 +123,7 @@ TEST(RankInfo, ABatchScriptIsNotARank) {
   EXPECT_EQ(find_ranks({}, one).world, 1);
 }
 
-TEST(RankInfo, Precedence) {
+TEST(RankInfo, FlagsPrecedeTorchrunMpiAndSlurm) {
   EnvironmentVariables env = slurm_step();
   env["MASTER_ADDR"] = "m";
   EXPECT_EQ(find_ranks({}, env).rank, 5);
@@ -141,7 +141,7 @@ TEST(RankInfo, Precedence) {
   EXPECT_EQ(r.port, 77);
 }
 
-TEST(RankInfo, HalfGivenAndWrongNumbersAreRefused) {
+TEST(RankInfo, IncompleteAndInvalidNumbersAreRefused) {
   EXPECT_NE(error_of({}, {{"RANK", "0"}}).find("WORLD_SIZE is not set"), std::string::npos);
   EXPECT_NE(error_of({}, {{"WORLD_SIZE", "2"}}).find("RANK is not set"), std::string::npos);
   EXPECT_NE(error_of({.rank = 0}, {}).find("--world-size"), std::string::npos);
@@ -156,7 +156,7 @@ TEST(RankInfo, HalfGivenAndWrongNumbersAreRefused) {
       std::string::npos);
 }
 
-TEST(HostList, AsScontrolExpandsThem) {
+TEST(HostList, ExpandsLikeScontrol) {
   EXPECT_EQ(expand_host_list("n[1-3,5]"), (Hosts{"n1", "n2", "n3", "n5"}));
   EXPECT_EQ(expand_host_list("gpu-a100-[001-002,010],login1"),
             (Hosts{"gpu-a100-001", "gpu-a100-002", "gpu-a100-010", "login1"}));
@@ -166,12 +166,12 @@ TEST(HostList, AsScontrolExpandsThem) {
   EXPECT_EQ(expand_host_list(""), Hosts{});
 }
 
-TEST(HostList, DamagedOnesAreRefused) {
+TEST(HostList, MalformedListsAreRefused) {
   for (const char* bad : {"n[1-3", "n[]", "n[3-1]", "n[a]", "n[1-]", "n[-1]", "n[0-99999999999]", "n[1-2,]"})
     EXPECT_THROW(expand_host_list(bad), Error) << bad;
 }
 
-TEST(Endpoint, NamesAddressesAndIpv6) {
+TEST(Endpoint, ParsesNamesAddressesAndIpv6) {
   EXPECT_EQ(parse_endpoint("head.cluster:29500").host, "head.cluster");
   EXPECT_EQ(parse_endpoint("[fe80::1]:5").host, "fe80::1");
   EXPECT_EQ(parse_endpoint("[fe80::1]:5").port, 5);

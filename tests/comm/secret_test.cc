@@ -33,12 +33,12 @@ std::string error_of(const RankInfo& ranks, const EnvironmentVariables& environm
   }
 }
 
-TEST_F(Secret, TheEnvironmentComesFirst) {
+TEST_F(Secret, EnvironmentTakesPrecedence) {
   EXPECT_EQ(JobSecret(here_, {{"ATHANOR_SECRET", "0123456789abcdef"}}).read().secret, "0123456789abcdef");
   EXPECT_NE(error_of(here_, {{"ATHANOR_SECRET", "short"}}).find("can be guessed"), std::string::npos);
 }
 
-TEST_F(Secret, AFileMustBePrivate) {
+TEST_F(Secret, FileMustBePrivate) {
   const auto environment = [&](const std::string& path) { return EnvironmentVariables{{"ATHANOR_SECRET_FILE", path}}; };
   EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read().secret, "0123456789abcdef");
   EXPECT_NE(error_of(here_, environment(file("0123456789abcdef", 0640))).find("others may read"), std::string::npos);
@@ -46,7 +46,7 @@ TEST_F(Secret, AFileMustBePrivate) {
   EXPECT_NE(error_of(here_, environment(file("", 0600))).find("can be guessed"), std::string::npos);
 }
 
-TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
+TEST_F(Secret, RankZeroCreatesItOnOneMachine) {
   const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   RankInfo other = here_;
   other.rank = 1;
@@ -68,7 +68,7 @@ TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
   EXPECT_NE(JobSecret(here_, environment).read().secret, first);
 }
 
-TEST_F(Secret, AnotherJobThatTookThePlaceKeepsItsFile) {
+TEST_F(Secret, EarlierJobDoesNotRemoveTheFileOfALaterOne) {
   const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   JobSecret later(here_, environment);
   {
@@ -82,7 +82,7 @@ TEST_F(Secret, AnotherJobThatTookThePlaceKeepsItsFile) {
 }
 
 // Another user who creates a folder or a link of this name first cannot keep a job from starting.
-TEST_F(Secret, AFolderThatOthersCanEnterIsPassedOver) {
+TEST_F(Secret, FolderAccessibleToOthersIsSkipped) {
   const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   std::filesystem::create_directory(folder_ / "athanor");
   chmod((folder_ / "athanor").c_str(), 0777);
@@ -96,7 +96,7 @@ TEST_F(Secret, AFolderThatOthersCanEnterIsPassedOver) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_ / "athanor-2"));
 }
 
-TEST_F(Secret, SeveralMachinesWithoutASaveFolderNeedOneOfTheUser) {
+TEST_F(Secret, SeveralMachinesWithoutASaveFolderNeedAUserSecret) {
   RankInfo far = here_;
   far.host = "node-1";
   EXPECT_NE(error_of(far, {{"SLURM_JOB_ID", "7"}}).find("ATHANOR_SECRET_FILE"), std::string::npos);
@@ -113,7 +113,7 @@ class SaveFolderSecret : public Secret {
       other_{.rank = 1, .world = 2, .host = "node-1", .port = 29500, .job = "7.0"};
 };
 
-TEST_F(SaveFolderSecret, RankZeroSharesOneUntilAllHaveMet) {
+TEST_F(SaveFolderSecret, RankZeroSharesItUntilAllRanksHaveConnected) {
   JobSecret other(other_, {}, save_);
   EXPECT_EQ(other.read().secret, "") << "the folder is not there yet";
   EXPECT_TRUE(other.awaited_file().starts_with(save_));
@@ -130,7 +130,7 @@ TEST_F(SaveFolderSecret, RankZeroSharesOneUntilAllHaveMet) {
   EXPECT_EQ(other.read().secret, "");
 }
 
-TEST_F(SaveFolderSecret, AFileThatOthersCanReadIsRefused) {
+TEST_F(SaveFolderSecret, FileReadableByOthersIsRefused) {
   JobSecret zero(zero_, {}, save_), other(other_, {}, save_);
   zero.publish(29500);
   chmod(only_file().c_str(), 0644);
@@ -142,7 +142,7 @@ TEST_F(SaveFolderSecret, AFileThatOthersCanReadIsRefused) {
   }
 }
 
-TEST_F(SaveFolderSecret, WhatTheUserGivesComesFirst) {
+TEST_F(SaveFolderSecret, UserSecretTakesPrecedence) {
   EXPECT_EQ(JobSecret(zero_, {{"ATHANOR_SECRET", "0123456789abcdef"}}, save_).read().secret, "0123456789abcdef");
   EXPECT_FALSE(std::filesystem::exists(save_));
 }

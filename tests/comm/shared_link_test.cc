@@ -42,13 +42,13 @@ Transfer transfer(std::vector<std::byte>& data) {
   return {.peer = 0, .data = data.data(), .header = {.group = 1, .call = 2, .bytes = data.size()}};
 }
 
-TEST(SharedMemory, KeepsEveryLaw) {
+TEST(SharedMemory, CollectivesKeepEveryLaw) {
   for (const int ranks : {2, 5})
     expect_none(run({.ranks = ranks}, [](Rendezvous& r) { every_law(*make_tcp(r, "", true)); }));
 }
 
 // Blocks are larger than a ring, and the last one is uneven.
-TEST(SharedMemory, LargeReductionsHaveTheBitsOfTcp) {
+TEST(SharedMemory, LargeReductionsMatchTcpBitExactly) {
   expect_none(run({.ranks = 3}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "", true);
     const int64_t n = 200003;
@@ -59,11 +59,11 @@ TEST(SharedMemory, LargeReductionsHaveTheBitsOfTcp) {
 }
 
 // A rank that shares no memory, such as one of another user or network namespace, is reached over TCP.
-TEST(SharedMemory, RanksWithoutItUseTcp) {
+TEST(SharedMemory, RanksThatCannotShareMemoryUseTcp) {
   expect_none(run({.ranks = 3}, [](Rendezvous& r) { every_law(*make_tcp(r, "", r.rank() != 1)); }));
 }
 
-TEST(SharedMemory, ADataStreamFillsTheRingAndGoesOnAsItIsRead) {
+TEST(SharedMemory, SenderFillsTheRingAndContinuesAsItIsRead) {
   Pair pair = meet();
   ASSERT_TRUE(pair.low && pair.high);
   std::vector<std::byte> sent(1000003), got(sent.size());
@@ -105,7 +105,7 @@ TEST(SharedMemory, AsynchronousSendsEndBeforeTheyAreReceived) {
 }
 
 // A rank that waits is woken by bytes, by space, and by the end of the peer, whose last bytes it still reads.
-TEST(SharedMemory, WhoWaitsIsWoken) {
+TEST(SharedMemory, WaitingRankIsWoken) {
   Pair pair = meet();
   ASSERT_TRUE(pair.low && pair.high);
   std::vector<std::byte> sent(100), got(100);
@@ -124,13 +124,13 @@ TEST(SharedMemory, WhoWaitsIsWoken) {
   EXPECT_EQ(pair.low->push(more), Link::Outcome::closed);
 }
 
-TEST(SharedMemory, StrangersStayOutside) {
+TEST(SharedMemory, RefusesProcessesOfOtherJobs) {
   EXPECT_FALSE(meet(std::string(32, 'x')).high) << "another secret";
   EXPECT_FALSE(meet(kSecret, 2).high) << "a rank that does not exist";
   EXPECT_FALSE(meet(kSecret, 0).high) << "the rank that listens";
 }
 
-TEST(SharedMemory, OtherMachinesNamespacesAndUsersAreNotDialled) {
+TEST(SharedMemory, ConnectsOnlyWithinOneMachineNamespaceAndUser) {
   const std::string here = "boot/net:[1]/user 5 athanor-1";
   EXPECT_TRUE(on_one_machine(here, "boot/net:[1]/user 5 athanor-2"));
   for (const char* other : {"", "reboot/net:[1]/user 5 a", "boot/net:[2]/user 5 a", "boot/net:[1]/user 6 a"}) {
@@ -140,7 +140,7 @@ TEST(SharedMemory, OtherMachinesNamespacesAndUsersAreNotDialled) {
   EXPECT_FALSE(on_one_machine("", ""));
 }
 
-TEST(SharedMemory, ARankThatDiesIsNamedToAllOthers) {
+TEST(SharedMemory, KilledRankIsReportedToAllOthers) {
   const auto errors = run({.ranks = 3}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "", true);
     std::vector<float> x(100000);
@@ -152,7 +152,7 @@ TEST(SharedMemory, ARankThatDiesIsNamedToAllOthers) {
   expect_all(errors, "rank 1", 1);
 }
 
-TEST(SharedMemory, RanksThatDisagreeStop) {
+TEST(SharedMemory, DisagreeingRanksStop) {
   const auto errors = run({.ranks = 2}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "", true);
     std::vector<float> x(200000);

@@ -21,16 +21,16 @@ namespace {
 
 using namespace testing;
 
-TEST(Tcp, KeepsEveryLaw) {
+TEST(Tcp, CollectivesKeepEveryLaw) {
   for (const int ranks : {1, 2, 5})
     expect_none(run({.ranks = ranks}, [](Rendezvous& r) { testing::every_law(*make_tcp(r, "")); }));
 }
 
-TEST(Tcp, TakesTheInterfaceItIsTold) {
+TEST(Tcp, UsesTheConfiguredInterface) {
   expect_none(run({.ranks = 2}, [](Rendezvous& r) { make_tcp(r, "lo")->barrier(); }));
 }
 
-TEST(Tcp, ReductionsInBlocksAreTheSame) {
+TEST(Tcp, ReductionsOfSeveralBlocksAreCorrect) {
   const auto errors = run({.ranks = 3}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     const int64_t n = 200003;  // two blocks, the last one uneven
@@ -53,7 +53,7 @@ TEST(Rendezvous, ExchangesByNameInRankOrder) {
   expect_none(errors);
 }
 
-TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
+TEST(Rendezvous, NamesMissingRanks) {
   patiently({0.5, 5, 50}, [](double limit) {
     const auto errors = run({.ranks = 3, .timeout = limit, .absent = 1}, [](Rendezvous&) {});
     return all_say(errors, cat("4 rank 1 of 3 did not come to the rendezvous within ", limit, " s"), 1);
@@ -62,7 +62,7 @@ TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
   EXPECT_NE(alone[1].find("rank 1 of 2 could not join rank 0 at 127.0.0.1"), std::string::npos) << alone[1];
 }
 
-TEST(Rendezvous, ALateRankZeroIsSaidSoonAndWhy) {
+TEST(Rendezvous, LateRankZeroIsReportedEarlyWithTheReason) {
   const auto said = [](std::string host, std::string awaited_file) {
     RendezvousOptions late = options({.ranks = 2, .timeout = 0.6, .host = std::move(host)}, 1);
     late.notice_seconds = 0.1;
@@ -79,7 +79,7 @@ TEST(Rendezvous, ALateRankZeroIsSaidSoonAndWhy) {
     for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "lacks " << part;
 }
 
-TEST(Rendezvous, APortThatIsTakenIsPassedOver) {
+TEST(Rendezvous, PortInUseIsSkipped) {
   const auto stranger = listen_on("127.0.0.1", 0);  // never answers
   patiently({4, 40}, [&](double limit) {            // a quarter of which is spent on the stranger
     return all_well(
@@ -87,7 +87,7 @@ TEST(Rendezvous, APortThatIsTakenIsPassedOver) {
   });
 }
 
-TEST(Rendezvous, StrangersAreNotLetInAndHoldUpNobody) {
+TEST(Rendezvous, StrangersAreRejectedAndDelayNobody) {
   const Setting s{.ranks = 2};
   std::atomic<bool> stop{false};
   std::thread strangers([&] {
@@ -113,7 +113,7 @@ TEST(Rendezvous, StrangersAreNotLetInAndHoldUpNobody) {
 
 // Who closes without having read all breaks the connection: nothing can be sent any more, and what it said before
 // counts.
-TEST(Pipe, WhatCameBeforeTheEndIsReadThoughNothingCanBeSent) {
+TEST(Pipe, ReadsBufferedBytesAfterTheConnectionBreaks) {
   const auto listener = listen_on("127.0.0.1", 0);
   std::string why;
   Fd one = connect_to({"127.0.0.1", port_of(*listener)}, after(kAmple), &why);
@@ -135,7 +135,7 @@ TEST(Pipe, WhatCameBeforeTheEndIsReadThoughNothingCanBeSent) {
   EXPECT_EQ(other.received(), last);
 }
 
-TEST(Rendezvous, TwoJobsAtOneAddressAreNoticed) {
+TEST(Rendezvous, TwoJobsAtOneAddressAreDetected) {
   const Setting s{.ranks = 2};
   std::atomic<int> errors{0};
   std::vector<std::thread> threads;
@@ -154,7 +154,7 @@ TEST(Rendezvous, TwoJobsAtOneAddressAreNoticed) {
   EXPECT_EQ(errors, 2);
 }
 
-TEST(Failure, ARankThatDiesIsNamedToAllOthers) {
+TEST(Failure, KilledRankIsReportedToAllOthers) {
   for (const int victim : {0, 2}) {
     const auto errors = run({.ranks = 3}, [&](Rendezvous& r) {
       const auto c = make_tcp(r, "");
@@ -166,7 +166,7 @@ TEST(Failure, ARankThatDiesIsNamedToAllOthers) {
   }
 }
 
-TEST(Failure, ARankThatFailsTellsWhy) {
+TEST(Failure, FailedRankReportsItsError) {
   const auto errors = run({.ranks = 3}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     if (r.rank() == 1) {
@@ -202,7 +202,7 @@ void hang(Rendezvous& r) {
 }
 
 // The others must have come to their collective within the limit: what they said before may still be that they wait.
-TEST(Failure, ARankThatHangsIsNamedWithinItsLimit) {
+TEST(Failure, HangingRankIsReportedWithinItsTimeout) {
   patiently({0.6, 6, 30}, [](double limit) {
     Arrivals connected{3};
     const Setting s{.ranks = 3, .hasty = 2, .of_hasty = {.startup = kAmple, .step = limit, .silence = kAmple}};
@@ -222,7 +222,7 @@ TEST(Failure, ARankThatHangsIsNamedWithinItsLimit) {
   });
 }
 
-TEST(Failure, EachActivityHasItsOwnLimit) {
+TEST(Failure, EachActivityHasItsOwnTimeout) {
   for (const auto& [activity, words] : {std::pair{Activity::step, "since step 7"},
                                         {Activity::evaluation, "since evaluation after step 7"},
                                         {Activity::saving, "since saving step 7"}})
@@ -248,7 +248,7 @@ TEST(Failure, EachActivityHasItsOwnLimit) {
 }
 
 // Rank 1 lets rank 0 wait for longer than the limits of all other activities.
-TEST(Failure, NoActivityHasTheLimitOfAnother) {
+TEST(Failure, TimeoutsOfOtherActivitiesDoNotApply) {
   for (const Activity activity : {Activity::startup, Activity::step, Activity::evaluation, Activity::saving})
     patiently({0.2, 2, 20}, [&](double limit) {
       Setting s{.ranks = 2, .hasty = 1, .of_hasty = {limit, limit, limit, limit, kAmple}};
@@ -262,7 +262,7 @@ TEST(Failure, NoActivityHasTheLimitOfAnother) {
     });
 }
 
-TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
+TEST(Failure, StepBelowTheMinimumTimeoutIsNotAHang) {
   patiently({0.2, 0.5, 1, 1.5, 1.5, 1.5}, [](double startup) {
     const Setting s{.ranks = 2, .hasty = 1, .of_hasty = {.startup = startup, .step = 0, .silence = kAmple}};
     return all_well(run(s, [&](Rendezvous& r) {
@@ -276,7 +276,7 @@ TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
 }
 
 // Who looks at others and comes late does not blame them for that.
-TEST(Rendezvous, TimeInWhichAThreadWasHeldUpIsKnown) {
+TEST(Rendezvous, AccountsForTimeItsThreadWasStalled) {
   const Deadline begin = Clock::now();
   Deadline looked = begin - std::chrono::seconds(10);
   EXPECT_GE(held_up(&looked), std::chrono::seconds(8));
@@ -285,7 +285,7 @@ TEST(Rendezvous, TimeInWhichAThreadWasHeldUpIsKnown) {
   EXPECT_EQ(held_up(&looked), Clock::duration::zero());
 }
 
-TEST(Rendezvous, WaitingCostsNothing) {
+TEST(Rendezvous, WaitingUsesNoCpuTime) {
   std::clock_t cost = 0;
   Arrivals waiting{4};
   expect_none(run({.ranks = 4}, [&](Rendezvous& r) {
@@ -299,7 +299,7 @@ TEST(Rendezvous, WaitingCostsNothing) {
 }
 
 // All waits together are longer than the limit of one.
-TEST(Failure, SlowIsNotHanging) {
+TEST(Failure, SlowRankIsNotAHang) {
   patiently({0.6, 6, 30}, [](double limit) {
     const Setting s{.ranks = 2, .hasty = 1, .of_hasty = {.startup = limit, .silence = kAmple}};
     return all_well(run(s, [&](Rendezvous& r) {
@@ -312,7 +312,7 @@ TEST(Failure, SlowIsNotHanging) {
   });
 }
 
-TEST(Failure, RanksThatDisagreeStop) {
+TEST(Failure, DisagreeingRanksStop) {
   const auto errors = run({.ranks = 2}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     std::vector<float> x(r.rank() == 0 ? 10 : 12);
@@ -325,7 +325,7 @@ TEST(Failure, RanksThatDisagreeStop) {
 }
 
 // A rank that waits where nothing can wake it: the last resort ends the process.
-TEST(Failure, TheLastResortComesAfterTheGrace) {
+TEST(Failure, ProcessIsKilledAfterTheGracePeriod) {
   std::atomic<int> called{0};
   const Setting s{.ranks = 2};
   std::thread other([&] {
@@ -350,7 +350,7 @@ TEST(Failure, TheLastResortComesAfterTheGrace) {
   EXPECT_GT(called, 0);
 }
 
-TEST(Interfaces, AreFoundByTheRulesOfNccl) {
+TEST(Interfaces, AreSelectedLikeNccl) {
   EXPECT_TRUE(is_loopback(interface_address("lo")));
   EXPECT_TRUE(is_loopback(interface_address("=lo")));
   EXPECT_THROW(interface_address("=l"), Error);

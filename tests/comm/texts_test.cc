@@ -14,7 +14,7 @@ std::string text_of(int rank) {
   return rank == 0 ? "" : cat("rank ", rank, std::string(1, '\0'), std::string(size_t(rank) * 1000, char(0xf0 + rank)));
 }
 
-TEST(Texts, GatheredInTheOrderOfRanks) {
+TEST(Texts, AreGatheredInRankOrder) {
   for (const int ranks : {1, 2, 5})
     run_ranks(ranks, [&](std::unique_ptr<Communicator> c) {
       const auto texts = gather_texts(*c, text_of(c->rank()));
@@ -24,7 +24,7 @@ TEST(Texts, GatheredInTheOrderOfRanks) {
     });
 }
 
-TEST(Texts, RankZerosIsSharedWhateverTheOthersHave) {
+TEST(Texts, RankZeroTextIsBroadcast) {
   for (const int ranks : {1, 2, 5})
     run_ranks(ranks, [&](std::unique_ptr<Communicator> c) {
       for (const std::string& text : {text_of(3), std::string(), text_of(1)})

@@ -26,7 +26,7 @@ TEST(Threads, EveryRankHasItsNumber) {
 }
 
 // One rank throws; the others, wherever they wait, learn its number and why. The caller gets the first error itself.
-TEST(Threads, AFailingRankEndsTheWaitsOfAllOthers) {
+TEST(Threads, FailedRankUnblocksAllOthers) {
   using Wait = void (*)(Communicator&);
   const Wait waits[] = {
       [](Communicator& c) { c.barrier(); },
@@ -69,7 +69,7 @@ TEST(Threads, AFailingRankEndsTheWaitsOfAllOthers) {
 }
 
 // A message is the sender's memory: gone once the sender has been told to stop.
-TEST(Threads, AMessageIsNotTakenFromARankThatHasLeft) {
+TEST(Threads, MessageOfAStoppedRankIsNotReceived) {
   std::atomic<bool> left{false};
   EXPECT_THROW(run_ranks(3,
                          [&](std::unique_ptr<Communicator> c) {
@@ -86,7 +86,7 @@ TEST(Threads, AMessageIsNotTakenFromARankThatHasLeft) {
                Error);
 }
 
-TEST(Threads, ARankThatEndsEarlyIsMissed) {
+TEST(Threads, RankThatEndsEarlyIsReported) {
   try {
     run_ranks(3, [](std::unique_ptr<Communicator> c) {
       if (c->rank() != 2) c->barrier();
@@ -98,7 +98,7 @@ TEST(Threads, ARankThatEndsEarlyIsMissed) {
   }
 }
 
-TEST(Threads, DifferentCallsAreAnErrorNotGarbage) {
+TEST(Threads, MismatchedCallsAreErrors) {
   EXPECT_THROW(run_ranks(2,
                          [](std::unique_ptr<Communicator> c) {
                            std::vector<float> x(c->rank() == 0 ? 3 : 4);
@@ -134,7 +134,7 @@ TEST(ReduceInOrder, SumsInRankOrderAndRoundsOnce) {
   EXPECT_EQ(to_float(sum), 258.0f);
 }
 
-TEST(ReduceInOrder, NotANumberIsNeverHidden) {
+TEST(ReduceInOrder, PropagatesNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), one = 1;
   for (const Reduce how : {Reduce::sum, Reduce::avg, Reduce::max}) {
     float out = 0;

@@ -26,7 +26,7 @@ namespace {
 
 using namespace testing;
 
-TEST(Tree, HasEveryRankOnceAndIsAsDeepAsItMustBe) {
+TEST(Tree, HasEveryRankOnceAndMinimalDepth) {
   for (const auto& [ranks, fan_out, depth] :
        {std::tuple{1, 16, 0}, {17, 16, 1}, {18, 16, 2}, {1024, 16, 3}, {9, 2, 3}}) {
     const RankTree tree{.ranks = ranks, .fan_out = fan_out};
@@ -48,7 +48,7 @@ TEST(Tree, HasEveryRankOnceAndIsAsDeepAsItMustBe) {
   }
 }
 
-TEST(Tree, KeepsEveryLawOfTransports) {
+TEST(Tree, CollectivesKeepEveryLaw) {
   expect_none(run({.ranks = kSanitized ? 4 : 7, .fan_out = 2}, [](Rendezvous& r) {
     const auto hosts = make_tcp(r, "");
     testing::every_law(*hosts);
@@ -117,7 +117,7 @@ Seen hit(const Setting& s, const Victim& victim, int steps) {
 }
 
 // A leaf, one in the middle with ranks below it that lose their way to rank 0, and a neighbour of rank 0.
-TEST(Tree, WhoDiesOrStopsAnywhereIsNamedToAll) {
+TEST(Tree, KilledOrStoppedRankIsReportedToAll) {
   for (const int rank : {1, 4, 11})
     for (const int signal : {SIGKILL, SIGSTOP})
       patiently({1, 10, 60}, [&, rank = rank](double limit) {
@@ -130,7 +130,7 @@ TEST(Tree, WhoDiesOrStopsAnywhereIsNamedToAll) {
       });
 }
 
-TEST(Tree, ARankInTheMiddleThatFailsOrNeverComesIsNamed) {
+TEST(Tree, FailedOrMissingInnerRankIsNamed) {
   const auto failed = run({.ranks = 12, .fan_out = 2}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     if (r.rank() == 4) throw r.first_error(Error("the disk is full"));
@@ -144,7 +144,7 @@ TEST(Tree, ARankInTheMiddleThatFailsOrNeverComesIsNamed) {
 }
 
 // The others of the tree are told of a hang by way of rank 0.
-TEST(Tree, ARankThatHangsIsNamed) {
+TEST(Tree, HangingRankIsNamed) {
   Setting s{.ranks = 12, .hasty = 11, .of_hasty = {.startup = 1, .silence = kAmple}, .fan_out = 2};
   std::atomic<int> arrived{0};
   const auto errors = run(s, [&](Rendezvous& r) {
@@ -159,7 +159,7 @@ TEST(Tree, ARankThatHangsIsNamed) {
   expect_all(errors, cat("4 rank 11 (", host_name(), ") hangs: no progress while others waited for 1 s"));
 }
 
-TEST(Tree, RanksInTheMiddleListenOnTheInterfaceTheyAreTold) {
+TEST(Tree, InnerRanksListenOnTheConfiguredInterface) {
   const auto with = [](const std::string& interfaces, double timeout) {
     const Setting s{.ranks = 7, .timeout = timeout, .fan_out = 2};
     std::vector<std::string> errors(7);
@@ -186,7 +186,7 @@ TEST(Tree, RanksInTheMiddleListenOnTheInterfaceTheyAreTold) {
   });
 }
 
-TEST(Tree, ExchangesWhatAllSayInRankOrder) {
+TEST(Tree, ExchangesMessagesInRankOrder) {
   expect_none(run({.ranks = 40, .fan_out = 3}, [](Rendezvous& r) {
     for (int round = 0; round < 3; ++round) {
       const auto all = r.exchange(cat("round ", round), cat(r.rank(), std::string(size_t(round) * 3000, 'x')));
@@ -197,7 +197,7 @@ TEST(Tree, ExchangesWhatAllSayInRankOrder) {
 }
 
 // Runs ATHANOR_RANKS ranks if that is set: scripts/bench/ranks/control.py sets it, and reads what is printed.
-TEST(Tree, ManyRanksStartAgreeAndLearnOfALostOne) {
+TEST(Tree, ManyRanksConnectAgreeAndDetectALostRank) {
   const char* asked = std::getenv("ATHANOR_RANKS");
   Setting s{.ranks = asked ? std::atoi(asked) : kSanitized ? 20 : 64};
   const int victim = std::min(21, s.ranks - 1);
@@ -229,7 +229,7 @@ class Counting final : public Wire {
 
 // The decisions of a step are a sum of a few bytes of all ranks: with tensors' direct exchange 2 (ranks - 1) messages
 // of each.
-TEST(Tree, ADecisionTakesOneMessageUpAndOneDownPerRank) {
+TEST(Tree, DecisionTakesOneMessageUpAndOneDownPerRank) {
   const int ranks = 1024;
   int messages = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -246,7 +246,7 @@ TEST(Tree, ADecisionTakesOneMessageUpAndOneDownPerRank) {
 }
 
 // The sums of an evaluation of 10,240 windows, and long texts; groups for tensors exchange as much directly.
-TEST(Tree, HostsStayInTheTreeWhateverTheySay) {
+TEST(Tree, HostMessagesAlwaysUseTheTree) {
   const int ranks = 200;
   for (const int rank : {0, 1, 20, 199}) {
     const auto wire = std::make_shared<Counting>();
@@ -268,7 +268,7 @@ TEST(Tree, HostsStayInTheTreeWhateverTheySay) {
   }
 }
 
-TEST(Tree, WhatHostsSayInSlicesIsWhatTheySaid) {
+TEST(Tree, SlicedHostMessagesArriveUnchanged) {
   expect_none(run({.ranks = 5, .fan_out = 2}, [](Rendezvous& r) {
     const auto hosts = make_tcp(r, "");
     const int64_t n = 40001;

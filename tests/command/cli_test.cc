@@ -30,7 +30,7 @@ void expect_refused(const std::vector<std::string>& words, const std::vector<std
   EXPECT_LT(ran.error.size(), 300u) << ran.error;
 }
 
-TEST(Cli, TheNearestVerbAndOptionAreSuggested) {
+TEST(Cli, SuggestsTheNearestVerbAndOption) {
   expect_refused({"tran", "x.json"}, {"no verb \"tran\"", "did you mean \"train\"?"});
   expect_refused({"frobnicate"}, {"no verb \"frobnicate\"", "athanor --help"});
   expect_refused({}, {"expected a verb", "athanor --help"});
@@ -45,7 +45,7 @@ TEST(Cli, TheNearestVerbAndOptionAreSuggested) {
 }
 
 // By the launcher, once: no rank is started.
-TEST(Cli, WhatRanksWouldRefuseIsRefusedOnce) {
+TEST(Cli, LauncherRefusesInvalidCommandLinesOnce) {
   for (const char* ranks : {"1", "3"}) {
     const Ran ran = run({"launch", "--ranks", ranks, "tran", "x.json"});
     EXPECT_EQ(ran.code, int(Exit::usage));
@@ -57,7 +57,7 @@ TEST(Cli, WhatRanksWouldRefuseIsRefusedOnce) {
   expect_refused({"launch", "-n", "2", "train"}, {"config is required"});
 }
 
-TEST(Cli, NumbersAreReadAsTheyAreWrittenOrRefused) {
+TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   const auto sample = [](const char* option, const char* value) {
     return std::vector<std::string>{"sample", "--checkpoint", "x", option, value};
   };

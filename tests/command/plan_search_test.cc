@@ -39,7 +39,7 @@ TEST(PlanSearch, CandidatesDivideRanksAndBatch) {
   }
 }
 
-TEST(PlanSearch, WritesARunThatTakesWhatWasPredicted) {
+TEST(PlanSearch, WrittenConfigTakesThePredictedStepTime) {
   const testing::TempDir dir;
   const Config c = small({"global_batch_size=64"});
   const Cluster on = gpus(16);
@@ -63,7 +63,7 @@ TEST(PlanSearch, WritesARunThatTakesWhatWasPredicted) {
   EXPECT_DOUBLE_EQ(RankPlan(best, on).expected().step(), least);
 }
 
-TEST(PlanSearch, SaysWhyNothingIsPossible) {
+TEST(PlanSearch, ReportsWhyNoCandidateFits) {
   const Config c = small({"global_batch_size=7"});
   EXPECT_THROW(print_search(c, gpus(1024), {.search = true}), Error);
 }

@@ -19,7 +19,7 @@ Error error_of(Fn fn) {
   return Error("");
 }
 
-TEST(RankGpus, TheLocalRankChooses) {
+TEST(RankGpus, LocalRankSelectsTheGpu) {
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(choose_gpu(8, rank, false), rank);
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(choose_gpu(1, rank, false), 0) << "each task sees its own";
   EXPECT_EQ(choose_gpu(2, 3, true), 1);
@@ -29,7 +29,7 @@ TEST(RankGpus, TheLocalRankChooses) {
             std::string::npos);
 }
 
-TEST(RankGpus, TwoRanksOnOneAreNamed) {
+TEST(RankGpus, TwoRanksOnOneGpuAreNamed) {
   std::vector<RankGpu> gpus = {{"a", "H200", "01"}, {"a", "H200", "02"}, {"b", "H200", "03"}};
   require_own_gpus(gpus);
   gpus.push_back({"a", "H200", "02"});
@@ -39,14 +39,14 @@ TEST(RankGpus, TwoRanksOnOneAreNamed) {
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
 }
 
-TEST(RankGpus, TextsComeBack) {
+TEST(RankGpus, RoundTripAsText) {
   for (const RankGpu& gpu : {RankGpu{"node-a", "NVIDIA H200 NVL", "00ff"}, RankGpu{"", "", ""}})
     EXPECT_EQ(parse_rank_gpu(to_text(gpu)), gpu);
   EXPECT_THROW(parse_rank_gpu(""), Error);
   EXPECT_THROW(parse_rank_gpu("one\nline"), Error);
 }
 
-TEST(RankGpus, RollCall) {
+TEST(RankGpus, SummaryGroupsRanksByHostAndGpu) {
   EXPECT_EQ(roll_call({{"a", "H200", "1"}, {"a", "H200", "2"}, {"a", "H100", "3"}, {"b", "H100", "4"}}),
             "4 ranks: 0-1 on a (2 x H200), 2 on a (1 x H100), 3 on b (1 x H100)");
 }

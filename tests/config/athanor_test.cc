@@ -43,7 +43,7 @@ json athanor_json() {
   return j;
 }
 
-TEST(Athanor, OptionsSurviveTheFileOfACheckpoint) {
+TEST(Athanor, OptionsRoundTripThroughTheCheckpointConfig) {
   const ModelConfig m = read_model(athanor_json());
   EXPECT_EQ(model_text(parse_model_config(hf_config_json(m, "float32"), "config.json")), model_text(m));
   EXPECT_EQ(json::parse(hf_config_json(m, "float32"))["model_type"], "athanor");
@@ -84,7 +84,7 @@ TEST(Athanor, OtherFamiliesRefuseItsOptions) {
   EXPECT_EQ(error_of_model(with_key(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
 }
 
-TEST(Athanor, ListsAreOfAllLayers) {
+TEST(Athanor, ListsNeedOneEntryPerLayer) {
   const json all = athanor_json();
   const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& parts) {
     expect_parts(error_of_model(with_key(all, key, value)), parts);
@@ -117,7 +117,7 @@ json sparse_json() {
   return j;
 }
 
-TEST(Athanor, SparseLayersAndTheirKeysComeTogether) {
+TEST(Athanor, SparseLayersRequireTheirKeys) {
   const ModelConfig m = read_model(sparse_json());
   EXPECT_EQ(model_text(parse_model_config(hf_config_json(m, "float32"), "config.json")), model_text(m));
   EXPECT_EQ(sparse_pattern_of(m, 0).group, 64);
@@ -144,7 +144,7 @@ TEST(Athanor, SparseLayersAndTheirKeysComeTogether) {
                {"model.layer_types: sparse_attention", "context_parallel_size"});
 }
 
-TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
+TEST(Athanor, ConflictingKeysAreBothNamed) {
   const auto refused = [](std::vector<std::string> sets, const std::vector<std::string>& parts) {
     expect_parts(error_in(small_config("", athanor_json().dump()), std::move(sets)), parts);
   };

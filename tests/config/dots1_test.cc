@@ -52,7 +52,7 @@ TEST(Dots1, ImpossibleRoutingIsNamed) {
   }
 }
 
-TEST(Dots1, ExportedFileReadsBackTheSame) {
+TEST(Dots1, ExportedConfigRoundTrips) {
   const ModelConfig m = shape_of(
       dots1({{"n_group", 4}, {"topk_group", 3}, {"routed_scaling_factor", 2.5}, {"first_k_dense_replace", 1}}));
   const ModelConfig back = parse_model_config(hf_config_json(m, "float32"), "exported");
@@ -62,7 +62,7 @@ TEST(Dots1, ExportedFileReadsBackTheSame) {
 }
 
 // Layers from max_window_layers on have the window; published files name the scores by the method that balances them.
-TEST(Dots1, PublishedFile) {
+TEST(Dots1, ReadsThePublishedConfig) {
   const testing::TempDir dir;
   const auto published = [&](const json& j) {
     const std::string path = cat(dir.path(), "/config.json");

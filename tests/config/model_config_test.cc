@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(ModelConfig, FamilyDefaults) {
+TEST(ModelConfig, FamiliesSetBiasQkNormAndHeadDim) {
   const ModelConfig llama = read_model(llama_json());
   EXPECT_FALSE(llama.attention_bias || llama.qk_norm || llama.tie_word_embeddings);
   EXPECT_EQ(llama.head_dim, 16);
@@ -20,7 +20,7 @@ TEST(ModelConfig, FamilyDefaults) {
   EXPECT_FALSE(read_model(with_key(llama_json(), "model_type", "mistral")).attention_bias);
 }
 
-TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
+TEST(ModelConfig, PublishedGpt2ConfigIsReadWithoutDropout) {
   json j = {{"activation_function", "gelu_new"},
             {"architectures", {"GPT2LMHeadModel"}},
             {"attn_pdrop", 0.1},
@@ -54,7 +54,7 @@ TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
 }
 
 // transformers writes the published ids of GPT-2 into files of models with fewer tokens, too.
-TEST(ModelConfig, IdsBeyondTheVocabularyOfAFileAreLeftOut) {
+TEST(ModelConfig, TokenIdsBeyondTheVocabularyAreDropped) {
   const testing::TempDir dir;
   const std::string path = dir / "config.json";
   std::ofstream(path) << R"({"model_type": "gpt2", "vocab_size": 100, "n_embd": 8, "n_layer": 1, "n_head": 1,
@@ -113,7 +113,7 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   expect_parts(error_of_model(with_key(qwen, "layer_types", {"full_attention", "sliding_attention"})), {"layer_types"});
 }
 
-TEST(ModelConfig, RopeFormsAgree) {
+TEST(ModelConfig, OldAndNewRopeKeysAgree) {
   const json v5 = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
   const json v4 = {{"type", "linear"}, {"factor", 2.0}};
   const ModelConfig a = read_model(with_key(llama_json(), "rope_parameters", v5));
@@ -136,7 +136,7 @@ TEST(ModelConfig, RopeFormsAgree) {
                {"original_max_position_embeddings"});
 }
 
-TEST(ModelConfig, YarnIsReadAndWritten) {
+TEST(ModelConfig, YarnRoundTrips) {
   const json yarn = {{"type", "yarn"},
                      {"factor", 4.0},
                      {"original_max_position_embeddings", 64},
@@ -163,7 +163,7 @@ TEST(ModelConfig, YarnIsReadAndWritten) {
 }
 
 // As the hub has them, apart from what belongs to people: dropout and lists of end tokens are noted, not refused.
-TEST(ModelConfig, PublishedFilesAreRead) {
+TEST(ModelConfig, PublishedConfigsAreRead) {
   const std::string folder = ::testing::TempDir() + "athanor_published_config.json";
   const auto load = [&](const std::string& text, size_t remarks) {
     std::ofstream(folder) << text;
@@ -222,7 +222,7 @@ Published read_published(const json& j) {
 }
 
 // Each key of each family alone is left out: the value is that of the family's class in transformers.
-TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
+TEST(ModelConfig, DefaultsMatchTransformersConfigClasses) {
   const json llama = {{"vocab_size", 32000},
                       {"hidden_size", 4096},
                       {"intermediate_size", 11008},
@@ -322,7 +322,7 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
   expect_parts(small.notices[0], {"transformers' gpt2", "hidden_size 768, num_hidden_layers 12"});
 }
 
-TEST(ModelConfig, QwenWindowsNeedTheirSwitch) {
+TEST(ModelConfig, QwenWindowsRequireUseSlidingWindow) {
   for (const char* family : {"qwen2", "qwen3"}) {
     json j = with_key(with_key(llama_json(), "model_type", family), "sliding_window", 8);
     j.update({{"rms_norm_eps", 1e-6}, {"head_dim", 16}});
@@ -347,7 +347,7 @@ TEST(ModelConfig, QwenWindowsNeedTheirSwitch) {
   EXPECT_EQ(read_model(with_key(with_key(llama_json(), "model_type", "qwen2"), "sliding_window", 8)).sliding_window, 8);
 }
 
-TEST(ModelConfig, PublishedScalingHasNoDefaultsOfOurOwn) {
+TEST(ModelConfig, PublishedRopeScalingRequiresItsKeys) {
   json j = with_key(llama_json(), "rms_norm_eps", 1e-6);
   j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
   EXPECT_EQ(read_published(j).model.rope_scaling.original_max_position_embeddings, 256);
@@ -357,7 +357,7 @@ TEST(ModelConfig, PublishedScalingHasNoDefaultsOfOurOwn) {
   expect_parts(error_of([&] { read_published(j); }), {"rope_scaling.high_freq_factor is required"});
 }
 
-TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
+TEST(ModelConfig, IrrelevantKeysAreSkippedWithOneNote) {
   json j = llama_json();
   j.update({{"rms_norm_eps", 1e-6}, {"bos_token_id", 1}, {"eos_token_id", 2}});
   const std::string want = model_text(read_published(j).model);
@@ -383,7 +383,7 @@ TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
     expect_parts(error_of([&] { read_published(with_key(j, key, value)); }), {key});
 }
 
-TEST(ModelConfig, ImpossibleSizes) {
+TEST(ModelConfig, ImpossibleSizesAreRefused) {
   expect_parts(error_of_model(with_key(llama_json(), "num_attention_heads", 5)), {"head_dim", "64", "5"});
   expect_parts(error_of_model(with_key(llama_json(), "num_key_value_heads", 3)), {"num_key_value_heads", "4", "3"});
   expect_parts(error_of_model(with_key(llama_json(), "head_dim", 15)), {"head_dim", "even", "15"});
@@ -407,7 +407,7 @@ TEST(ModelConfig, ImpossibleSizes) {
   expect_parts(error_of_model(with_key(gpt2, "head_dim", 32)), {"head_dim", "gpt2"});
 }
 
-TEST(ModelConfig, SmallCountByHand) {
+TEST(ModelConfig, ParameterCountMatchesHandComputation) {
   // Embedding and head 2*1000*64; per block: 2 norms, q 64*64, k and v 64*32 each, o 64*64, 3 of 64*128; last norm 64.
   const int64_t block = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128;
   EXPECT_EQ(parameter_count(read_model(llama_json())), 2 * 1000 * 64 + 2 * block + 64);
@@ -429,7 +429,7 @@ json experts_json(const char* family) {
   return j;
 }
 
-TEST(ModelConfig, ExpertsCountAndActiveOnesApart) {
+TEST(ModelConfig, CountsTotalAndActiveExpertParameters) {
   const int64_t rest = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 16;
   const ModelConfig m = read_model(experts_json("qwen3_moe"));
   for (const auto& [experts, count] : {std::pair{6, parameter_count(m)}, {2, active_parameter_count(m)}})
@@ -437,14 +437,14 @@ TEST(ModelConfig, ExpertsCountAndActiveOnesApart) {
   EXPECT_EQ(active_parameter_count(read_model(llama_json())), parameter_count(read_model(llama_json())));
 }
 
-TEST(ModelConfig, ExpertsOfAllLayersAreBounded) {
+TEST(ModelConfig, TotalNumberOfExpertsIsBounded) {
   json many = with_key(with_key(experts_json("mixtral"), "num_hidden_layers", 1 << 16), "num_local_experts", 4096);
   expect_parts(error_of_model(many), {"num_experts", "4096 in each of 65536 layers", "at most 262144"});
   many["num_local_experts"] = 4;
   EXPECT_EQ(read_model(many).num_experts, 4);
 }
 
-TEST(ModelConfig, ExpertsOfEachFamily) {
+TEST(ModelConfig, ReadsTheExpertKeysOfEachFamily) {
   EXPECT_TRUE(read_model(experts_json("mixtral")).norm_topk_prob);
   EXPECT_FALSE(read_model(experts_json("olmoe")).norm_topk_prob);
   EXPECT_EQ(read_model(experts_json("mixtral")).moe_intermediate_size, 128);
@@ -468,7 +468,7 @@ TEST(ModelConfig, ExpertsOfEachFamily) {
   expect_parts(error_of_model(with_key(llama_json(), "num_experts_per_tok", 2)), {"num_experts_per_tok", "llama"});
 }
 
-TEST(ModelConfig, ExportedFileReadsBackTheSame) {
+TEST(ModelConfig, ExportedConfigRoundTrips) {
   for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "olmoe"}) {
     json j = with_key(llama_json(), "model_type", family);
     for (auto with_experts : {"mixtral", "qwen3_moe", "olmoe"})

@@ -24,7 +24,7 @@ class Folder {
   testing::TempDir dir_;
 };
 
-TEST(Override, ValuesAreJsonOrElseText) {
+TEST(Override, ValuesAreParsedAsJsonOrText) {
   const Config c =
       parse(small_config(), {"seed=7", "learning_rate=2e-4", "save=runs/my run", "logging.tensorboard=false",
                              "schedule.lr_decay_style=linear", "micro_batch_size=auto", "train_data=[\"x\",\"y\"]",
@@ -39,7 +39,7 @@ TEST(Override, ValuesAreJsonOrElseText) {
   EXPECT_EQ(c.load, "none");
 }
 
-TEST(Override, WinsOverTheFileUnderEveryName) {
+TEST(Override, TakesPrecedenceUnderEveryAlias) {
   EXPECT_EQ(parse(small_config("\"clip_grad\": 3,\n"), {"max_norm=4"}).clip_grad, 4.0);
   EXPECT_EQ(parse(small_config(), {"seed=1", "seed=2"}).seed, 2);
   EXPECT_EQ(parse(small_config(), {"model.hidden_size=128"}).model.hidden_size, 128);  // the file says n_embd
@@ -62,7 +62,7 @@ TEST(Override, ErrorsNameTheOverride) {
   expect_parts(error_in(small_config(), {deep + "b=1"}), {"deep"});
 }
 
-TEST(Override, ReachesIntoRopeScaling) {
+TEST(Override, CanSetRopeScalingKeys) {
   const std::string model = R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 64, "rope_parameters":
     {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}})";
@@ -75,7 +75,7 @@ TEST(Override, ReachesIntoRopeScaling) {
   EXPECT_EQ(parse(small_config("", model), {"model.rope_scaling=null"}).model.rope_scaling.rope_type, RopeType::none);
 }
 
-TEST(Override, SlidingWindowSwitchesItOn) {
+TEST(Override, SlidingWindowReplacesUseSlidingWindowOfTheModel) {
   const std::string model = R"({"model_type": "qwen2", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 64, "sliding_window": 8,
     "use_sliding_window": false, "max_window_layers": 2, "layer_types": ["full_attention", "full_attention"]})";
@@ -108,7 +108,7 @@ TEST(Files, ErrorsNameTheFile) {
 }
 
 // A run that starts from weights has their shape, wherever init_from is said, and another one only if it is told so.
-TEST(Files, InitFromBringsItsModel) {
+TEST(Files, InitFromSetsTheModel) {
   Folder folder;
   folder.write("weights/config.json", kSmallModel);
   const std::string weights = folder.path() + "/weights";

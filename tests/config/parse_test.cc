@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-TEST(Parse, DefaultsAndDerivedValues) {
+TEST(Parse, SetsDefaultsAndDerivedValues) {
   const Config c = parse(small_config());
   EXPECT_EQ(c.seed, 1234);
   EXPECT_EQ(c.seq_length, 32);       // max_position_embeddings
@@ -22,7 +22,7 @@ TEST(Parse, DefaultsAndDerivedValues) {
   EXPECT_EQ(c.train_data[0].path, "a.bin");
 }
 
-TEST(Parse, EveryKindOfValue) {
+TEST(Parse, ReadsEveryKindOfValue) {
   const Config c = parse(small_config(
       R"("micro_batch_size": 4, "logging": {"tensorboard": false}, "clip_grad": 2, "schedule": {"lr_decay_style": "WSD"},
          "save": "runs/x",
@@ -84,7 +84,7 @@ TEST(Parse, RangesAreEnforced) {
 }
 
 // A bound is said where it is exceeded.
-TEST(Parse, NumbersAboveTheBoundOfAllNameIt) {
+TEST(Parse, NumbersAboveTheGlobalBoundNameIt) {
   for (const char* text : {"1e18", "1000000000000000000", "99999999999999999999"})
     expect_parts(error_in(small_config(cat("\"seed\": ", text, ",\n"))),
                  {"seed: expected an integer >= 0 and <= 9007199254740991", text});
@@ -137,7 +137,7 @@ TEST(Parse, AliasesAreReadWithANotice) {
   expect_parts(error_in(small_config("\"lr\": 1,\n")), {"learning_rate and lr are one option", "keep learning_rate"});
 }
 
-TEST(Parse, RemovedKeysAreRefusedUnlessTheySayWhatIsLeft) {
+TEST(Parse, RemovedKeysAreRefusedUnlessSetToTheRemainingBehavior) {
   std::vector<std::string> notices;
   parse(small_config("\"transport\": \"tcp\",\n"), {}, &notices);
   EXPECT_EQ(notices, (std::vector<std::string>{"run.json:2: transport was removed and has no effect"}));
@@ -186,7 +186,7 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST(Parse, TruncatedTextIsAlwaysAnErrorOfItsOwn) {
+TEST(Parse, TruncatedTextAlwaysThrowsError) {
   const std::string text = file_text("configs/llama-1b.json");
   ASSERT_GT(text.size(), 100u);
   for (size_t n = 0; n + 2 < text.size(); ++n) {
@@ -194,7 +194,7 @@ TEST(Parse, TruncatedTextIsAlwaysAnErrorOfItsOwn) {
   }
 }
 
-TEST(Parse, MutatedTextNeverEscapesAsAnotherException) {
+TEST(Parse, MutatedTextNeverThrowsAnotherException) {
   const std::string text = file_text("configs/llama-1b.json");
   std::mt19937 random(42);  // seed 42: printed by the assertion below
   for (int round = 0; round < 2000; ++round) {

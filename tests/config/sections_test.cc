@@ -24,7 +24,7 @@ TEST(Sections, OptionsAreReadFromTheirObject) {
   EXPECT_EQ(parse(small_config("\"lora\": {},\n")).lora_rank, 0);
 }
 
-TEST(Sections, FormerKeysAreReadWithANotice) {
+TEST(Sections, OldKeysAreReadWithANotice) {
   std::vector<std::string> notices;
   const Config c = parse(small_config(kFormerAdapters), {"log_level=debug", "adapter=folder"}, &notices);
   EXPECT_EQ(dump_resolved(c),
@@ -36,7 +36,7 @@ TEST(Sections, FormerKeysAreReadWithANotice) {
   EXPECT_EQ(notices, expected);
 }
 
-TEST(Sections, OneOptionIsGivenOnce) {
+TEST(Sections, OptionGivenTwiceIsRefused) {
   expect_parts(error_in(small_config("\"lora\": {\"rank\": 8},\n\"lora_rank\": 4,\n")),
                {"run.json:3: lora_rank and lora.rank are one option; keep lora.rank"});
   expect_parts(error_in(small_config("\"lora_rank\": 4,\n\"lora\": {\"rank\": 8},\n")),
@@ -72,7 +72,7 @@ TEST(Sections, MessagesNameTheNearestKey) {
   expect_parts(error_with({"lora.rnak=8"}), {"--set lora.rnak: unknown key \"lora.rnak\"", "\"lora.rank\"?"});
 }
 
-TEST(Sections, ResumeComparesValuesNotSpellings) {
+TEST(Sections, ResumeComparesValuesAndIgnoresSpelling) {
   const Config now = parse(small_config(kAdapters));
   json old = json::parse(dump_resolved(now));
   for (const auto& [name, value] : old["lora"].items())
@@ -86,7 +86,7 @@ TEST(Sections, ResumeComparesValuesNotSpellings) {
   EXPECT_EQ(changes[0].old_value + " " + changes[0].new_value, "8 9");
 }
 
-TEST(Sections, SchemaHasATitleAndNoFormerKeys) {
+TEST(Sections, SchemaHasTitlesAndOmitsOldKeys) {
   const json schema = json::parse(json_schema());
   size_t keys = 0;
   for (const json& group : schema["allOf"]) {
@@ -103,7 +103,7 @@ TEST(Sections, SchemaHasATitleAndNoFormerKeys) {
   EXPECT_LE(keys, 100u) << "a new feature has one key, of an object";
 }
 
-TEST(Sections, LinesNameDottedKeys) {
+TEST(Sections, DumpUsesDottedKeys) {
   const std::string_view without[] = {"logging.level", "threads"};
   const std::string lines = dump_lines(parse(small_config(kAdapters)), without);
   expect_parts(lines, {"\nlora.rank: 8\n", "\nmodel.vocab_size: 257\n", "\nlogging.progress: ", "\nfim.level: "});

@@ -67,7 +67,7 @@ TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
   EXPECT_EQ(seen, kParameters.size());
 }
 
-TEST(Shipped, ResolvedDumpReadsBackTheSame) {
+TEST(Shipped, ResolvedDumpRoundTrips) {
   for (const auto& [name, size] : kParameters) {
     const Config c = load_config(cat("configs/", name, ".json"));
     const std::string text = dump_resolved(c);
@@ -86,7 +86,7 @@ void expect_generated(const std::string& path, const std::string& reference) {
   EXPECT_TRUE(text == expected) << path << " is stale: run test_config with ATHANOR_UPDATE_REFERENCE=1 set";
 }
 
-TEST(Reference, CommittedFilesAreTheGeneratedOnes) {
+TEST(Reference, CommittedFilesMatchGeneratedOnes) {
   expect_generated("configs/README.md", config_reference());
   expect_generated("docs/contributing.md", developer_reference());
 }
@@ -131,7 +131,7 @@ TEST(Reference, DeveloperOptionsAreAcceptedAndKeptButNotListed) {
   EXPECT_EQ(resume_changes(set, parse(small_config())).at(0).key, "loss_chunk_rows");
 }
 
-TEST(Resume, StoredKeysOfOlderVersionsAreFoundByTheirAliases) {
+TEST(Resume, ReadsStoredKeysOfOlderVersionsByAlias) {
   json old =
       json::parse(dump_resolved(parse(small_config(), {"loss_spikes.zscore=6", "loss_spikes.max_consecutive=9"})));
   old["spike_deviations"] = old["loss_spikes"]["zscore"], old["loss_spikes"].erase("zscore");
@@ -153,7 +153,7 @@ TEST(Reference, EveryDefaultIsAccepted) {
   }
 }
 
-TEST(Resume, ChangesCarryTheirRule) {
+TEST(Resume, ReportsTheResumeRuleOfEachChange) {
   const std::string old = dump_resolved(parse(small_config()));
   const Config now = parse(small_config(), {"seed=5", "learning_rate=0.01", "schedule.min_lr=1e-4", "log_interval=3",
                                             "train_data=b.bin", "model.n_layer=3", "micro_batch_size=4"});
@@ -171,7 +171,7 @@ TEST(Resume, ChangesCarryTheirRule) {
   EXPECT_EQ(changes["model.num_hidden_layers"].rule, OnResume::refused);
 }
 
-TEST(Resume, WordsForTheSameRunAreFree) {
+TEST(Resume, EquivalentValuesMayChange) {
   const auto rule = [](const char* from, const char* to) {
     const std::string old = dump_resolved(parse(small_config(), {from}));
     const auto changes = resume_changes(old, parse(small_config(), {to}));
@@ -185,7 +185,7 @@ TEST(Resume, WordsForTheSameRunAreFree) {
   EXPECT_EQ(rule("adam.exp_avg_dtype=fp32", "adam.exp_avg_dtype=bf16"), OnResume::notice);
 }
 
-TEST(Resume, KeysThatTheOldVersionLackedHadTheirDefault) {
+TEST(Resume, KeysMissingInOldConfigsMeanTheDefault) {
   json old = json::parse(dump_resolved(parse(small_config())));
   old["adam"].erase("beta2");
   old["model"].erase("initializer_range");

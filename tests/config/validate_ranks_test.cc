@@ -4,7 +4,7 @@
 namespace athanor {
 namespace {
 
-TEST(Validate, Ranks) {
+TEST(Validate, ZeroStageMustMatchDataParallelSizes) {
   EXPECT_EQ(error_with({"zero_stage=3", "data_parallel_shard_size=4", "data_parallel_replicate_size=2"}), "");
   expect_parts(error_with({"zero_stage=4"}), {"zero_stage", "4"});
   expect_parts(error_with({"zero_stage=0", "data_parallel_shard_size=2"}),
@@ -13,7 +13,7 @@ TEST(Validate, Ranks) {
   expect_parts(error_with({"timeouts.connect=0"}), {"timeouts.connect"});
 }
 
-TEST(Validate, Pipelines) {
+TEST(Validate, PipelineLayoutMustFitTheModelAndSchedule) {
   const auto with = [](std::vector<std::string> more, int layers = 8) {
     more.insert(more.begin(), cat("model.n_layer=", layers));
     return error_with(more);
@@ -46,7 +46,7 @@ TEST(Validate, Pipelines) {
 }
 
 // Each names both keys.
-TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
+TEST(Validate, UnsupportedPipelineOptionsAreRefused) {
   for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
                                      {"zero_stage=3", "zero_stage: 3"},
                                      {"logging.noise_scale=true", "logging.noise_scale"},
@@ -61,7 +61,7 @@ TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
                {"deterministic_reduction: rank_invariant", "2 stages", "pipeline_parallel_size"});
 }
 
-TEST(Validate, TensorParallelism) {
+TEST(Validate, TensorParallelSizeMustDivideHeadsAndWidths) {
   const auto with = [](std::vector<std::string> more) {
     const std::vector<std::string> model = {"model.n_head=6", "model.n_embd=48", "model.n_inner=64"};
     more.insert(more.begin(), model.begin(), model.end());
@@ -113,7 +113,7 @@ TEST(Validate, TensorParallelism) {
                {"logging.noise_scale", "tensor_parallel_size to 1"});
 }
 
-TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
+TEST(Validate, OptionsUnsupportedWithExpertsAreNamed) {
   const auto with = [](std::vector<std::string> more) {
     std::vector<std::string> all = {"model.model_type=mixtral", "model.num_experts=4", "model.num_experts_per_tok=2",
                                     "model.intermediate_size=64"};
@@ -135,7 +135,7 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
                {"moe.expert_capacity_factor: with 2", "model.num_experts / model.num_experts_per_tok is 2", "or to 0"});
 }
 
-TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {
+TEST(Validate, ExpertParallelismAllowsMostOtherOptions) {
   const auto with = [](std::vector<std::string> more) {
     std::vector<std::string> all = {"model.model_type=mixtral",   "model.num_experts=4", "model.num_experts_per_tok=2",
                                     "model.intermediate_size=64", "zero_stage=0",        "expert_parallel_size=2"};
@@ -168,7 +168,7 @@ TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {
   }
 }
 
-TEST(Validate, GradientsAndWeightsInFourBits) {
+TEST(Validate, QuantizedGradientsAndWeightsNeedZeroStages1And2) {
   const std::string gradients = "zero_quantized_gradients=true", weights = "zero_quantized_weights=true";
   EXPECT_EQ(error_with({gradients, weights, "zero_stage=2", "data_parallel_replicate_size=14"}), "");
   for (const std::string& key : {gradients, weights})
@@ -185,7 +185,7 @@ TEST(Validate, GradientsAndWeightsInFourBits) {
   expect_parts(error_with({weights, "pruning.sparsity=0.5"}), {"zero_quantized_weights", "pruning.sparsity"});
 }
 
-TEST(Validate, LocalUpdates) {
+TEST(Validate, LocalUpdatesRefuseConflictingOptions) {
   expect_parts(error_with({"local_updates.steps=30", "averaging.ema_decay=0.9"}),
                {"averaging.ema_decay", "local_updates.steps 30"});
   expect_parts(error_with({"local_updates.steps=30", "averaging.tail_start=5"}),
@@ -211,7 +211,7 @@ TEST(Validate, LocalUpdates) {
   EXPECT_EQ(error_with({"local_updates.steps=30", "data_parallel_replicate_size=2", "zero_stage=0"}), "");
 }
 
-TEST(Validate, ContextParallelism) {
+TEST(Validate, ContextParallelSizeMustDivideTheSequence) {
   const auto with = [](std::vector<std::string> more) { return error_with(std::move(more)); };
   EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16"}), "");
   EXPECT_EQ(with({"context_parallel_degree=4", "seq_length=16", "zero_stage=3", "optimizer=muon"}), "");
@@ -231,7 +231,7 @@ TEST(Validate, ContextParallelism) {
                {"logging.noise_scale", "context_parallel_size to 1"});
 }
 
-TEST(Validate, RankInvariantSums) {
+TEST(Validate, LogicalShardsMustBeAFittingPowerOfTwo) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"deterministic_reduction=rank_invariant", "global_batch_size=32"});
     return error_with(more);
@@ -243,7 +243,7 @@ TEST(Validate, RankInvariantSums) {
   expect_parts(with({}), {"deterministic_reduction", "micro_batch_size"});
 }
 
-TEST(Validate, OneBitAdamRefusesWhatNeedsWholeGradients) {
+TEST(Validate, OneBitAdamRefusesOptionsThatNeedFullGradients) {
   const auto error = [](std::vector<std::string> more) {
     std::vector<std::string> all{"optimizer=onebit_adam", "adam.freeze_step=5", "data_parallel_replicate_size=2"};
     all.insert(all.end(), more.begin(), more.end());

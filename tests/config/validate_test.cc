@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-TEST(Validate, Batches) {
+TEST(Validate, BatchSizesMustDivide) {
   expect_parts(error_with({"micro_batch_size=3"}), {"run.json: global_batch_size: 8", "micro_batch_size 3"});
   expect_parts(error_with({"seq_length=33"}), {"seq_length: 33", "max_position_embeddings 32"});
   expect_parts(error_with({"gradient_accumulation_steps=3"}), {"gradient_accumulation_steps: 3", "8"});
@@ -56,7 +56,7 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
             Lines{"train_data_stages[0] has no effect: it begins after 2529 tokens, and the run has 2560"});
 }
 
-TEST(Validate, StagesOfTheMixture) {
+TEST(Validate, MixtureStagesAreOrderedAndNameSources) {
   const std::string sources =
       R"(train_data=[{"path": "web_*.bin", "name": "web", "weight": 9}, {"path": "code.bin"}, {"path": "m.bin", "weight": 0}])";
   const auto error = [&](const std::string& stages) { return error_with({sources, "train_data_stages=" + stages}); };
@@ -82,7 +82,7 @@ TEST(Validate, StagesOfTheMixture) {
   expect_parts(error_with({R"(valid_data=[{"path": "a.bin", "weight": 0}])"}), {"valid_data", "\"a.bin\" is 0"});
 }
 
-TEST(Validate, FillInTheMiddle) {
+TEST(Validate, FillInTheMiddleNeedsThreeDistinctTokens) {
   EXPECT_EQ(error_with({"fim.rate=0.5", "fim.tokens=[250, \"<mid>\", 252]"}), "");
   expect_parts(error_with({"fim.rate=0.5"}), {"fim.rate: 0.5 needs fim.tokens"});
   expect_parts(error_with({"fim.rate=0.5", "fim.tokens=[255, 256, 257]"}), {"fim.tokens: 257", "vocab_size 257"});
@@ -92,7 +92,7 @@ TEST(Validate, FillInTheMiddle) {
                {"fim.rate: 0.5", "distillation.teacher_logits"});
 }
 
-TEST(Validate, Length) {
+TEST(Validate, RunLengthIsGivenOnceAndDoesNotOverflow) {
   const Config c = parse(small_config(), {"train_tokens=1000000"});
   EXPECT_EQ(c.train_iters, 3907);  // 256 tokens a step, rounded up
   EXPECT_EQ(c.train_tokens, 0);
@@ -101,7 +101,7 @@ TEST(Validate, Length) {
   expect_parts(error_with({"train_iters=9007199254740991", "model.n_positions=100000"}), {"overflow"});
 }
 
-TEST(Validate, Schedule) {
+TEST(Validate, LearningRateSchedulesMustBeConsistent) {
   expect_parts(error_with({"schedule.min_lr=1"}), {"schedule.min_lr: 1", "learning_rate 0.001"});
   expect_parts(error_with({"schedule.lr_warmup_iters=11"}),
                {"schedule.lr_warmup_iters: 11", "schedule.lr_decay_iters 10"});
@@ -115,14 +115,14 @@ TEST(Validate, Schedule) {
   EXPECT_EQ(parse(small_config(), {"schedule.min_lr=0"}).min_lr, 0.0);
 }
 
-TEST(Validate, ShortRunsOfWsdDecay) {
+TEST(Validate, WsdDecaysAtLeastFourStepsOfShortRuns) {
   for (const auto& [steps, decay] : {std::pair{10, 4}, {39, 4}, {41, 4}, {50, 5}, {3, 3}})
     EXPECT_EQ(parse(small_config(), {"schedule.lr_decay_style=WSD", cat("train_iters=", steps)}).lr_wsd_decay_iters,
               decay)
         << steps;
 }
 
-TEST(Validate, OneCycleHasPyTorchsDefaults) {
+TEST(Validate, OneCycleHasPyTorchDefaults) {
   const Config c = parse(small_config(), {"schedule.lr_decay_style=1cycle", "train_iters=50", "learning_rate=0.5"});
   EXPECT_EQ(c.lr_warmup_iters, 15);
   EXPECT_DOUBLE_EQ(c.lr_warmup_init, 0.02);
@@ -133,13 +133,13 @@ TEST(Validate, OneCycleHasPyTorchsDefaults) {
                {"schedule.low_momentum: 0.95", "adam.beta1 0.9"});
 }
 
-TEST(Validate, ExponentialNeedsAStart) {
+TEST(Validate, ExponentialDecayNeedsWarmupInit) {
   expect_parts(error_with({"schedule.lr_decay_style=exponential"}),
                {"schedule.lr_warmup_init", "more than 0", "exponential"});
   EXPECT_EQ(error_with({"schedule.lr_decay_style=exponential", "schedule.lr_warmup_init=1e-8"}), "");
 }
 
-TEST(Validate, CoursesOfWarmUpAndWeightDecay) {
+TEST(Validate, WarmUpAndWeightDecaySchedulesMustBeConsistent) {
   EXPECT_EQ(parse(small_config()).lr_warmup_init, 0);
   EXPECT_EQ(parse(small_config(), {"weight_decay=0.2"}).end_weight_decay, 0.2);
   expect_parts(error_with({"schedule.lr_warmup_init=10"}), {"schedule.lr_warmup_init: 10", "learning_rate"});
@@ -150,13 +150,13 @@ TEST(Validate, CoursesOfWarmUpAndWeightDecay) {
   EXPECT_EQ(error_with({"schedule.weight_decay_style=cosine", "schedule.end_weight_decay=0.5"}), "");
 }
 
-TEST(Validate, WhatEndsOrMendsARun) {
+TEST(Validate, StopAtLossAndRollbackNeedTheirKeys) {
   expect_parts(error_with({"stop_at_loss=2", "valid_data=[]"}), {"stop_at_loss: 2", "valid_data"});
   expect_parts(error_with({"loss_spikes.rollback=true", "save="}), {"rollback", "`save`"});
 }
 
 // DeepSpeed's CurriculumScheduler: fixed_linear of the steps from 1, whatever their batches.
-TEST(Validate, SequenceLengthWarmUp) {
+TEST(Validate, SequenceLengthWarmUpMatchesDeepSpeed) {
   for (const std::string& ramp : {std::string("rampup_batch_size=null"), std::string("rampup_batch_size=[4,4,60]")}) {
     const Config c = parse(small_config(),
                            {"global_batch_size=16", "micro_batch_size=2", ramp, "curriculum.total_curriculum_step=13",
@@ -189,7 +189,7 @@ TEST(Validate, SequenceLengthWarmUp) {
   expect_parts(idle[0], {"curriculum.min_difficulty has no effect", "curriculum.total_curriculum_step"});
 }
 
-TEST(Validate, WindowsByStep) {
+TEST(Validate, SlidingWindowScheduleCoversAllStepsInOrder) {
   const auto with = [](const std::string& schedule, const std::vector<std::string>& more = {}) {
     std::vector<std::string> sets = {"model.model_type=mistral", "model.sliding_window=8",
                                      "sliding_window_schedule=" + schedule};
@@ -210,14 +210,14 @@ TEST(Validate, WindowsByStep) {
   expect_parts(with("[[0,8]]", {"attention=cudnn"}), {"sliding_window_schedule", "attention cudnn"});
 }
 
-TEST(Validate, StochasticDepth) {
+TEST(Validate, StochasticDepthIsBelowOne) {
   expect_parts(error_with({"dropout.stochastic_depth=1"}), {"dropout.stochastic_depth"});
   const auto idle = keys_without_effect(parse(small_config(), {"dropout.stochastic_depth_mode=uniform"}));
   ASSERT_EQ(idle.size(), 1U);
   expect_parts(idle[0], {"dropout.stochastic_depth_mode has no effect", "dropout.stochastic_depth above 0"});
 }
 
-TEST(Validate, Pruning) {
+TEST(Validate, PruningKeysMustBeConsistent) {
   expect_parts(error_with({"pruning.sparsity=1"}), {"pruning.sparsity"});
   expect_parts(error_with({"pruning.sparsity=0.6", "pruning.pattern=2:4"}), {"pruning.sparsity: 0.6", "2:4"});
   expect_parts(error_with({"pruning.sparsity=0.5", "pruning.start=20", "pruning.end=10"}),
@@ -237,7 +237,7 @@ TEST(Validate, Pruning) {
                {"pruning.sparsity", "tensor_parallel_size"});
 }
 
-TEST(Validate, HiddenDropout) {
+TEST(Validate, HiddenDropoutRefusesContextParallelismAndExperts) {
   expect_parts(error_with({"dropout.hidden=1"}), {"dropout.hidden"});
   expect_parts(error_with({"dropout.hidden=0.1", "context_parallel_size=2"}),
                {"dropout.hidden: 0.1", "context_parallel_size 2"});
@@ -246,7 +246,7 @@ TEST(Validate, HiddenDropout) {
                {"dropout.hidden: 0.1", "mixtral"});
 }
 
-TEST(Validate, MultiTokenPrediction) {
+TEST(Validate, MultiTokenPredictionNeedsWeightsAndDecayRanges) {
   const auto with = [](const std::string& entries, std::vector<std::string> more = {}) {
     more.push_back("multi_token_prediction=" + entries);
     return error_with(more);
@@ -264,7 +264,7 @@ TEST(Validate, MultiTokenPrediction) {
     EXPECT_EQ(ahead_weights_at(c, step), (std::vector<float>{want, 0.25f})) << step;
 }
 
-TEST(Validate, Distillation) {
+TEST(Validate, DistillationKeysMustBeConsistent) {
   expect_parts(error_with({"distillation.teacher=folder", "distillation.loss=uld"}),
                {"distillation.loss: uld", "folder", "distillation.teacher_logits"});
   expect_parts(error_with({"distillation.teacher_logits=cache", "distillation.loss=uld", "tensor_parallel_size=2"}),
@@ -279,7 +279,7 @@ TEST(Validate, Distillation) {
 }
 
 // The table of Zhu & Gupta's equation for four prunings.
-TEST(Pruning, SparsityGrowsWithTheCubeOfTheStepsThatAreLeft) {
+TEST(Pruning, SparsityFollowsTheCubicSchedule) {
   const Config c = parse(small_config(), {"train_iters=60", "pruning.sparsity=0.9", "pruning.start=10",
                                           "pruning.end=50", "pruning.interval=10"});
   const double want[] = {0, 0.5203125, 0.7875, 0.8859375, 0.9};
@@ -297,7 +297,7 @@ TEST(Pruning, SparsityGrowsWithTheCubeOfTheStepsThatAreLeft) {
   EXPECT_EQ(sparsity_after(once, 0), 0.5);
 }
 
-TEST(Validate, BatchRamp) {
+TEST(Validate, BatchSizeRampsUpInIncrements) {
   const std::vector<std::string> ramp = {"global_batch_size=16", "micro_batch_size=2", "rampup_batch_size=[4,4,60]"};
   const Config c = parse(small_config(), ramp);
   // Three increments, of 20 sequences each: 4 x 5, 8 x 3 (to 44 > 40), 12 x 2 (to 68 > 60).
@@ -332,7 +332,7 @@ TEST(Validate, BatchRamp) {
   EXPECT_EQ(samples_after(plain, 3), 3 * plain.global_batch_size);
 }
 
-TEST(Validate, PrecisionAndMemory) {
+TEST(Validate, PrecisionAndMemoryOptionsMustBeConsistent) {
   expect_parts(error_with({"fp16.loss_scale=128"}), {"loss_scale: 128", "bf16"});
   EXPECT_EQ(error_with({"fp16.loss_scale=128", "precision=fp16"}), "");
   expect_parts(error_with({"fp16.min_loss_scale=1e6"}), {"fp16.min_loss_scale", "65536"});
@@ -397,7 +397,7 @@ TEST(Validate, PrecisionAndMemory) {
                {"offload.host_memory_limit_gib: 4", "offload.optimizer", "none"});
 }
 
-TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
+TEST(Validate, OffloadParamsRefusesUnsupportedOptions) {
   EXPECT_EQ(error_with({"offload.params=cpu", "offload.host_memory_limit_gib=4"}), "");
   EXPECT_EQ(error_with({"offload.params=auto", "device=cpu"}), "");
   expect_parts(error_with({"offload.params=cpu", "device=cpu"}), {"offload.params: cpu", "auto or none", "cuda"});
@@ -421,13 +421,13 @@ TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
   refused({"pruning.sparsity=0.5"}, {"pruning.sparsity", "to 0"});
 }
 
-TEST(Validate, DataAndRun) {
+TEST(Validate, ValidDataIsUniqueAndLoadConsistent) {
   expect_parts(error_with({"valid_data=[\"a\",\"b\",\"a\"]"}), {"valid_data: a is listed twice", "weight"});
   expect_parts(error_with({"load="}), {"load: expected auto"});
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }
 
-TEST(Validate, MupMakesGroupsAndInitialWeights) {
+TEST(Validate, MupSetsParamGroupsAndInitialWeights) {
   const Config c = parse(small_config("\"mup_base_width\": 16, \"weight_decay\": 0.25,\n"));
   const double width = double(c.model.hidden_size) / 16;
   ASSERT_NE(width, 1);
@@ -453,7 +453,7 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
   EXPECT_EQ(group(R"({"match": "*.mlp.*", "optimizer": "lion"})", "match_rms"), "");
 }
 
-TEST(Validate, QkClipNeedsScoresAndAnEffect) {
+TEST(Validate, QkClipNeedsAttentionLogitsAndNoQkNorm) {
   EXPECT_EQ(error_with({"qk_clip_threshold=100", "optimizer=muon", "attention=builtin"}), "");
   expect_parts(error_with({"qk_clip_threshold=100", "attention=cudnn"}),
                {"qk_clip_threshold: 100", "attention cudnn", "auto or builtin"});
@@ -486,7 +486,7 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
 }
 
-TEST(Validate, EvaluationsReadAveragesThatAreKept) {
+TEST(Validate, EvalWeightsNeedAnAverage) {
   EXPECT_EQ(parse(small_config("\"averaging\": {\"ema_decay\": 0.99, \"eval_weights\": \"ema\"},\n")).eval_weights,
             EvalWeights::ema);
   EXPECT_EQ(error_with({"averaging.tail_start=2", "train_iters=3", "averaging.eval_weights=average"}), "");
@@ -499,7 +499,7 @@ TEST(Validate, EvaluationsReadAveragesThatAreKept) {
   expect_parts(error_with({"averaging.ema_decay=1"}), {"averaging.ema_decay", "1"});
 }
 
-TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
+TEST(Validate, ScheduleFreeRefusesDecayAndOtherAverages) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"optimizer=schedule_free_adamw", "schedule.lr_decay_style=constant"});
     return error_with(more);
@@ -519,7 +519,7 @@ TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
   expect_parts(with({"mup_base_width=16"}), {"mup_base_width", "not for schedule_free_adamw"});
 }
 
-TEST(Validate, CautiousDecayIsDecoupled) {
+TEST(Validate, CautiousDecayNeedsDecoupledWeightDecay) {
   EXPECT_TRUE(
       parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);
   expect_parts(error_with({"cautious_weight_decay=true", "optimizer=sgd"}),
@@ -528,7 +528,7 @@ TEST(Validate, CautiousDecayIsDecoupled) {
                {"cautious_weight_decay: optimizer adam of param_groups[0]"});
 }
 
-TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {
+TEST(Validate, ResumeIgnoresParamGroupsUntilTheyDiffer) {
   Config now = parse(small_config());
   std::string old = dump_resolved(now);
   EXPECT_TRUE(resume_changes(old, now).empty());
@@ -542,7 +542,7 @@ TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {
   EXPECT_EQ(changes[0].rule, OnResume::refused);
 }
 
-TEST(Validate, AMaskOfAModelPrunesAnewFromACheckpoint) {
+TEST(Validate, PruningWithANewMaskMayStartOnResume) {
   const Config dense = parse(small_config());
   const auto refused = [](const Config& was, const Config& now) {
     std::vector<std::string> keys;
@@ -559,14 +559,14 @@ TEST(Validate, AMaskOfAModelPrunesAnewFromACheckpoint) {
             std::vector<std::string>{"pruning.sparsity"});
 }
 
-TEST(Validate, ParamGroupsNameWhatIsWrong) {
+TEST(Validate, InvalidParamGroupsAreNamed) {
   expect_parts(error_with({R"(param_groups=[{"macth": "*"}])"}), {"param_groups[0].macth", "match"});
   expect_parts(error_with({R"(param_groups=[{"optimizer": "lio"}])"}), {"param_groups[0].optimizer", "lion"});
   expect_parts(error_with({R"(param_groups=[{"weight_decay": -1}])"}), {"param_groups[0].weight_decay", ">= 0"});
   expect_parts(error_with({"param_groups=adamw"}), {"param_groups", "list of groups"});
 }
 
-TEST(Validate, StructsBuiltByHandAreCheckedToo) {
+TEST(Validate, ChecksStructsNotReadFromFiles) {
   Config c;
   expect_parts(error_of([&] { validate(c); }), {"model.vocab_size"});
   c.model = model_defaults(ModelType::gpt2);

@@ -112,7 +112,7 @@ constexpr Fingerprints kOfGgml[] = {
     {GgmlType::q6_k, 0xcdbadddc539cf79e, 0xac032c9210b4e26c, 0x65300b992d6e95e3},
 };
 
-TEST(GgmlType, BytesAndValuesAreThoseOfGgml) {
+TEST(GgmlType, BytesAndValuesMatchGgml) {
   const std::vector<float> x = sample();
   std::vector<float> importance, values;
   for (int64_t j = 0; j < kColumns; ++j) importance.push_back(float(1 + j * 7 % 13));
@@ -129,7 +129,7 @@ TEST(GgmlType, BytesAndValuesAreThoseOfGgml) {
   }
 }
 
-TEST(GgmlType, ThreadsChangeNoByte) {
+TEST(GgmlType, BytesDoNotDependOnThreads) {
   std::vector<float> x;
   for (int copy = 0; copy < 12; ++copy) {
     const std::vector<float> more = sample();

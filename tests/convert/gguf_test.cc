@@ -19,7 +19,7 @@ T at_byte(const std::string& bytes, size_t offset) {
 
 class Gguf : public ModelScratch {};
 
-TEST_F(Gguf, LayoutIsThatOfTheFormat) {
+TEST_F(Gguf, FileLayoutFollowsTheSpecification) {
   GgufFile file;
   file.set("k", uint32_t{7});
   const std::vector<float> values = {1, 2, 3, 4, 5, 6};
@@ -69,13 +69,13 @@ TEST_F(Gguf, EveryFamilyIsWritten) {
 }
 
 // llama.cpp has rules of its own for the mixtures of such models.
-TEST_F(Gguf, ExpertsAreNotWrittenInMixtures) {
+TEST_F(Gguf, MixedQuantizationOfExpertsIsRefused) {
   fill(shape(ModelType::mixtral), DType::bf16);
   const ModelFolder model(write("mixtral"));
   EXPECT_ERROR(write_gguf(model, at("m.gguf"), {.mixture = *mixture_named("q4_K_M")}), "q4_K_M", "q8_0");
 }
 
-TEST_F(Gguf, GroupsOfExpertsAreRefused) {
+TEST_F(Gguf, GroupedRoutingIsRefused) {
   ModelConfig m = shape(ModelType::dots1);
   m.num_experts = 4, m.n_group = 2;
   fill(m, DType::f32);
@@ -130,7 +130,7 @@ TEST(GgufMixture, GivesMoreBitsWhereLlamaCppDoes) {
   EXPECT_EQ(type("q4_K_M", "blk.11.attn_v.weight"), m.num_attention_heads == m.num_key_value_heads ? "q4_K" : "q5_K");
 }
 
-TEST(GgufMixture, RowsThatAreNoWholeBlocksGetSmallerBlocks) {
+TEST(GgufMixture, RowsNotMultipleOf256FallBackToSmallerBlocks) {
   ModelConfig m = model_defaults(ModelType::llama);
   const auto type = [&m](const char* mixture, int64_t columns) {
     return std::string(ggml_info(matrix_type(*mixture_named(mixture), m, "blk.3.attn_q.weight", columns, false)).name);
@@ -143,7 +143,7 @@ TEST(GgufMixture, RowsThatAreNoWholeBlocksGetSmallerBlocks) {
   EXPECT_EQ(type("q8_0", 288), "q8_0");
 }
 
-TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
+TEST_F(Gguf, MixtureThatFitsNoMatrixIsRefused) {
   fill(shape(ModelType::llama), DType::f32);  // rows of 12 and 20
   const ModelFolder tiny(write("tiny"));
   EXPECT_ERROR(write_gguf(tiny, at("a.gguf"), {.mixture = *mixture_named("q8_0")}), "q8_0", "32", "hidden_size 12",
@@ -158,7 +158,7 @@ TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
   write_gguf(small, at("a.gguf"), {.mixture = *mixture_named("q5_0")});
 }
 
-TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
+TEST_F(Gguf, FilesRoundTrip) {
   for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
                                  ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1}) {
     ModelConfig m = shape(family);
@@ -192,7 +192,7 @@ TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
   }
 }
 
-TEST_F(Gguf, QuantizedFilesAreReadAsTheValuesOfTheirBlocks) {
+TEST_F(Gguf, QuantizedFilesAreReadDequantized) {
   ModelConfig m = shape(ModelType::llama);
   m.hidden_size = 256, m.head_dim = 128, m.intermediate_size = 256;
   fill(m, DType::f32);
@@ -215,7 +215,7 @@ TEST_F(Gguf, QuantizedFilesAreReadAsTheValuesOfTheirBlocks) {
 }
 
 // Before memory is allocated for it.
-TEST_F(Gguf, WhatIsBeyondTheFileIsNamed) {
+TEST_F(Gguf, OffsetsBeyondTheFileAreRefused) {
   fill(shape(ModelType::mixtral), DType::f32);
   write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
   const std::string whole = slurp(at("a.gguf"));
@@ -265,7 +265,7 @@ TEST_F(Gguf, DamagedFilesAreErrors) {
   }
 }
 
-TEST_F(Gguf, WhatLlamaCppCannotComputeIsRefused) {
+TEST_F(Gguf, ModelsUnsupportedByLlamaCppAreRefused) {
   ModelConfig m = shape(ModelType::qwen2);
   m.rope_scaling = {.rope_type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8};
   fill(m, DType::f32);

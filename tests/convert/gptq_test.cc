@@ -68,7 +68,7 @@ GptqMatrix quantized(std::vector<float> h, const GptqOptions& o, int threads = 1
   return quantize_gptq({.weight = weights(), .hessian = std::move(h), .out = kOut, .in = kIn, .what = "w"}, o, pool);
 }
 
-TEST(Gptq, RoundsToNearestWhereInputsAreIndependent) {
+TEST(Gptq, RoundsToNearestForIndependentInputs) {
   const std::vector<float> w = weights();
   for (const int bits : {4, 8}) {
     const GptqMatrix m = quantized(identity(), {.bits = bits, .group = 16});
@@ -85,7 +85,7 @@ TEST(Gptq, RoundsToNearestWhereInputsAreIndependent) {
   }
 }
 
-TEST(Gptq, KeepsOutputsBetterThanRoundingToNearest) {
+TEST(Gptq, OutputErrorIsBelowRoundToNearest) {
   const std::vector<float> w = weights(), h = hessian();
   const double nearest = output_error(errors(quantized(identity(), {.group = 16}), w, 4), h);
   const double in_order = output_error(errors(quantized(h, {.group = 16}), w, 4), h);
@@ -95,7 +95,7 @@ TEST(Gptq, KeepsOutputsBetterThanRoundingToNearest) {
   EXPECT_NE(in_order, act_order);
 }
 
-TEST(Gptq, ActOrderGroupsColumnsByTheirInputs) {
+TEST(Gptq, ActOrderSortsColumnsByInputMagnitude) {
   const std::vector<float> h = hessian();
   const GptqMatrix m = quantized(h, {.group = 16, .act_order = true});
   double least_first = INFINITY, most_last = 0;
@@ -113,7 +113,7 @@ TEST(Gptq, ColumnsOfDeadInputsBecomeZero) {
   for (size_t r = 0; r < kOut; ++r) EXPECT_EQ(int(m.quantized[r * kIn + 7]), 8);
 }
 
-TEST(Gptq, ThreadsChangeNoByte) {
+TEST(Gptq, BytesDoNotDependOnThreads) {
   const GptqMatrix one = quantized(hessian(), {.group = 16}), three = quantized(hessian(), {.group = 16}, 3);
   EXPECT_EQ(one.quantized, three.quantized);
   EXPECT_EQ(one.scales, three.scales);

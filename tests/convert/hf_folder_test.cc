@@ -46,7 +46,7 @@ TEST_F(HfFolder, RoundTripsAreBitExactInEveryFamilyDtypeAndLayout) {
       }
 }
 
-TEST_F(HfFolder, WidenedAndNarrowedAgainIsTheSame) {
+TEST_F(HfFolder, WideningAndNarrowingRoundTrips) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     fill(shape(ModelType::llama), dtype);
     const std::string wide = cat(dtype, "-wide"), back = cat(dtype, "-back");
@@ -56,7 +56,7 @@ TEST_F(HfFolder, WidenedAndNarrowedAgainIsTheSame) {
   }
 }
 
-TEST_F(HfFolder, ValuesThatDoNotFitAreNamed) {
+TEST_F(HfFolder, ValuesOutOfRangeOfTheDtypeAreNamed) {
   fill(shape(ModelType::llama), DType::f32);
   const float large = 70000;
   std::memcpy(tensor("model.norm.weight").bytes.data() + 8, &large, 4);
@@ -65,7 +65,7 @@ TEST_F(HfFolder, ValuesThatDoNotFitAreNamed) {
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
 }
 
-TEST_F(HfFolder, ValuesThatAreNotFiniteAreRefusedByTensor) {
+TEST_F(HfFolder, TensorsWithNonFiniteValuesAreRefused) {
   fill(shape(ModelType::llama), DType::bf16);
   const uint16_t nan = 0x7fc0, minus_inf = 0xff80;
   std::memcpy(tensor("model.norm.weight").bytes.data() + 4, &nan, 2);
@@ -78,7 +78,7 @@ TEST_F(HfFolder, ValuesThatAreNotFiniteAreRefusedByTensor) {
 }
 
 // transformers looks for the single file first.
-TEST_F(HfFolder, TheSingleFileGoesBeforeShards) {
+TEST_F(HfFolder, SingleFileTakesPrecedenceOverShards) {
   fill(shape(ModelType::llama), DType::f32);
   write("in", 1500);
   for (OwnedTensor& t : tensors) t.bytes[1] ^= std::byte{1};
@@ -116,7 +116,7 @@ TEST_F(HfFolder, LinksMustNotLeaveTheFolder) {
   expect_same_tensors(at("from-hub"));
 }
 
-TEST_F(HfFolder, LinksAreFollowedWhereTheUserTrustsThem) {
+TEST_F(HfFolder, TrustedLinksAreFollowed) {
   namespace fs = std::filesystem;
   fill(shape(ModelType::llama), DType::f32);
   write("in");
@@ -139,7 +139,7 @@ TEST_F(HfFolder, OnlyRegularFilesAreRead) {
   EXPECT_ERROR(ModelFolder(at("missing")), "missing", "there is no such folder");
 }
 
-TEST_F(HfFolder, NamesOfBareModelsAndBuffersAreKnown) {
+TEST_F(HfFolder, BareModelNamesAndBuffersAreAccepted) {
   fill(shape(ModelType::gpt2), DType::bf16);
   const auto full = [this] { return ModelFolder(write("full")).weights().size(); }();
   for (OwnedTensor& t : tensors) t.data.name = t.data.name.substr(std::string("transformer.").size());
@@ -158,7 +158,7 @@ TEST_F(HfFolder, NamesOfBareModelsAndBuffersAreKnown) {
   EXPECT_ERROR(ModelFolder(write("mixed")), "is no part of the llama model");
 }
 
-TEST_F(HfFolder, WhatIsNotTheModelIsNamed) {
+TEST_F(HfFolder, MissingExtraAndMisshapenTensorsAreNamed) {
   fill(shape(ModelType::qwen2), DType::bf16);
   add("model.layers.0.mlp.gate_proj.bias", DType::bf16, {20});
   EXPECT_ERROR(ModelFolder(write("more")), "'model.layers.0.mlp.gate_proj.bias' is no part of the qwen2 model");
@@ -177,7 +177,7 @@ TEST_F(HfFolder, WhatIsNotTheModelIsNamed) {
   EXPECT_ERROR(ModelFolder(at("nothing")), "no config.json");
 }
 
-TEST_F(HfFolder, ATiedHeadMayBeThereTwiceIfItIsTheSame) {
+TEST_F(HfFolder, TiedHeadMayBeStoredIfItEqualsTheEmbedding) {
   ModelConfig m = shape(ModelType::llama);
   m.tie_word_embeddings = true;
   fill(m, DType::bf16);
@@ -189,7 +189,7 @@ TEST_F(HfFolder, ATiedHeadMayBeThereTwiceIfItIsTheSame) {
   EXPECT_ERROR(ModelFolder(write("differs")), "tie_word_embeddings", "lm_head.weight is not");
 }
 
-TEST_F(HfFolder, DamageOfAnImportedModelIsFound) {
+TEST_F(HfFolder, DamageOfAnImportedModelIsDetected) {
   fill(shape(ModelType::qwen3), DType::bf16);
   write_hf_folder(ModelFolder(write("in")), at("model"), {.manifest = true});
   std::string bytes = slurp(at("model/model.safetensors"));
@@ -208,7 +208,7 @@ TEST_F(HfFolder, NothingIsOverwrittenOrLeftHalfWritten) {
   EXPECT_ERROR(write_hf_folder(model, at("link"), {}), "exists already");
 }
 
-TEST_F(HfFolder, TokenizerFilesComeAlong) {
+TEST_F(HfFolder, TokenizerFilesAreCopied) {
   fill(shape(ModelType::llama), DType::bf16);
   const std::string in = write("in");
   spill(in + "/tokenizer.json", "{\"any\": \"thing\"}");
@@ -220,7 +220,7 @@ TEST_F(HfFolder, TokenizerFilesComeAlong) {
             (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}));
 }
 
-TEST_F(HfFolder, ARunTakesOverOnlyItsOwnModel) {
+TEST_F(HfFolder, RunRefusesWeightsOfAnotherModel) {
   fill(shape(ModelType::llama), DType::bf16);
   const ModelFolder from(write("in"));
   require_same_model(from, config);

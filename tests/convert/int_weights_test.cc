@@ -31,7 +31,7 @@ class IntWeights : public ModelScratch {
   }
 };
 
-TEST_F(IntWeights, CodesAreThoseOfTheFormat) {
+TEST_F(IntWeights, PackedValuesMatchTheFormat) {
   fill(wide(), DType::f32);
   // Two groups of 8: scale 7.5 / 7.5 = 1, and 0.
   set_row({-7.5f, 7.5f, 0.5f, 1.5f, -1.5f, 2, 3, -8.0f / 16, 0, 0, 0, 0, 0, 0, 0, 0});
@@ -63,7 +63,7 @@ TEST_F(IntWeights, CodesAreThoseOfTheFormat) {
     EXPECT_NE(json.find(part), json.npos) << part;
 }
 
-TEST_F(IntWeights, FoldersAreReadBackWithinHalfAStep) {
+TEST_F(IntWeights, FoldersRoundTripWithinHalfAQuantizationStep) {
   for (const auto& [bits, group] : {std::pair{4, 8}, {8, 8}, {8, 0}, {4, 0}}) {
     fill(wide(), DType::f32);
     const ModelFolder original(write(cat("model", bits, group)));
@@ -86,7 +86,7 @@ TEST_F(IntWeights, FoldersAreReadBackWithinHalfAStep) {
   }
 }
 
-TEST_F(IntWeights, WhatHasNoSuchFormIsRefused) {
+TEST_F(IntWeights, UnsupportedModelsAreRefused) {
   fill(wide(), DType::f32);
   const ModelFolder llama(write("llama"));
   EXPECT_ERROR(write_hf_folder(llama, at("a"), {.dtype = DType::bf16, .ints = IntGroups{4, 128}}), "q_proj", "16",

@@ -57,7 +57,7 @@ const Form kForms[] = {{Fp8Blocks::tensor, "_scale", 1 << 20, 1 << 20},
                        {Fp8Blocks::channel, "_scale", 1, 1 << 20},
                        {Fp8Blocks::block, "_scale_inv", 128, 128}};
 
-TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
+TEST_F(LowPrecision, ScalesMapBlockAmaxToTheFormatMaximum) {
   fill(wide(), DType::f32);
   const std::string name = "model.layers.1.mlp.up_proj.weight";  // [260, 136]
   OwnedTensor& matrix = tensor(name);
@@ -102,7 +102,7 @@ TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
   }
 }
 
-TEST_F(LowPrecision, ConfigSaysWhichForm) {
+TEST_F(LowPrecision, ConfigNamesTheQuantizationMethod) {
   fill(wide(), DType::bf16);
   const ModelFolder in(write("in"));
   write_hf_folder(in, at("block"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});
@@ -117,7 +117,7 @@ TEST_F(LowPrecision, ConfigSaysWhichForm) {
 }
 
 // A model in FP8 becomes plain floats again: the values that its FP8 values stand for.
-TEST_F(LowPrecision, DecodedExportHasTheSameValues) {
+TEST_F(LowPrecision, DequantizedExportHasTheSameValues) {
   fill(wide(), DType::f32);
   write_hf_folder(ModelFolder(write("in")), at("fp8"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});
   const ModelFolder fp8(at("fp8"));
@@ -127,7 +127,7 @@ TEST_F(LowPrecision, DecodedExportHasTheSameValues) {
   EXPECT_EQ(slurp(at("plain/config.json")).find("quantization_config"), std::string::npos);
 }
 
-TEST_F(LowPrecision, WhatCannotBeReadOrWrittenIsNamed) {
+TEST_F(LowPrecision, UnsupportedInputsAreNamed) {
   fill(shape(ModelType::gpt2), DType::f32);
   const ModelFolder gpt2(write("gpt2"));
   EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.fp8 = Fp8Blocks::block}), "gpt2", "FP8");

@@ -29,7 +29,7 @@ struct Published {
   }
 };
 
-TEST(SparseGpt, PrunesAsThePublishedAlgorithm) {
+TEST(SparseGpt, MatchesThePublishedAlgorithm) {
   const std::vector<float> half = {
       -1.250000f, 0,         1.310159f,  0,          1.119342f,  0,         0.950176f,  0,         0.699643f,
       0,          0,         -0.624370f, 0,          0,          0,         0,          1.141385f, 0,
@@ -88,7 +88,7 @@ struct Layer {
   }
 };
 
-TEST(SparseGpt, KeepsOutputsBetterThanWanda) {
+TEST(SparseGpt, OutputErrorIsBelowWanda) {
   const Layer layer;
   std::vector<double> squares;
   for (size_t i = 0; i < Layer::kIn; ++i) squares.push_back(double(layer.hessian[i * Layer::kIn + i]));
@@ -101,12 +101,12 @@ TEST(SparseGpt, KeepsOutputsBetterThanWanda) {
   }
 }
 
-TEST(SparseGpt, ThreadsChangeNoBit) {
+TEST(SparseGpt, BitsDoNotDependOnThreads) {
   const Layer layer;
   EXPECT_EQ(layer.pruned({.share = 0.3}), layer.pruned({.share = 0.3}, 3));
 }
 
-TEST(SparseGpt, DeadInputsLoseTheirWeights) {
+TEST(SparseGpt, WeightsOfDeadInputsBecomeZero) {
   constexpr size_t kInputs = Published::kIn, kDead = 7;
   Published layer;
   for (size_t i = 0; i < kInputs; ++i) layer.hessian[kDead * kInputs + i] = layer.hessian[i * kInputs + kDead] = 0;

@@ -10,7 +10,7 @@ namespace {
 
 class Wanda : public ModelScratch {};
 
-TEST_F(Wanda, RowsLoseTheSmallestProductsOfWeightAndInput) {
+TEST_F(Wanda, PrunesTheSmallestWeightTimesInputNormPerRow) {
   // |w| |x|: 4, 1, 3, 2, 0.5, 6, 0, 5
   const std::vector<double> squares = {1, 1, 9, 4, 0.25, 4, 0, 25};
   const std::vector<float> weights = {4, -1, 1, -1, 1, 3, 100, -1};
@@ -28,14 +28,14 @@ TEST_F(Wanda, RowsLoseTheSmallestProductsOfWeightAndInput) {
   EXPECT_EQ(row, (std::vector<float>{0, 0, 1, 1})) << "of equal weights the first";
 }
 
-TEST_F(Wanda, SharesAreReadAndOthersAreNot) {
+TEST_F(Wanda, ParsesSparsityAndPatternNames) {
   EXPECT_EQ(sparsity_named("0.3")->share, 0.3);
   EXPECT_EQ(sparsity_named("2:4")->pattern, PrunePattern::two_of_four);
   for (const char* text : {"", "0", "1", "-0.5", "nan", "50%", "2:8", "0.5x"})
     EXPECT_FALSE(sparsity_named(text)) << text;
 }
 
-TEST_F(Wanda, FoldersLoseTwoOfFourInputsAndKeepTheOtherWeights) {
+TEST_F(Wanda, PrunesFoldersTwoOfFourAndKeepsOtherWeights) {
   for (const ModelType family : {ModelType::llama, ModelType::gpt2}) {  // [out, in] and [in, out]
     fill(shape(family), DType::bf16);
     const std::string name(name_of(family));

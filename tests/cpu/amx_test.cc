@@ -36,7 +36,7 @@ struct Tiles {
 };
 
 #if defined(__x86_64__)
-TEST(TileUnit, ItsEmulationMultipliesPairs) {
+TEST(TileUnit, EmulationMultipliesBf16Pairs) {
   Tiles t(1, 1), before = t;
   testing::tile_product(t.product());
   const auto half = [](uint32_t unit, bool high) {
@@ -51,7 +51,7 @@ TEST(TileUnit, ItsEmulationMultipliesPairs) {
     }
 }
 
-TEST(TileUnit, ItsEmulationTakesDenormalsForZeros) {
+TEST(TileUnit, EmulationFlushesDenormalsToZero) {
   Tiles t(1, 0);
   t.a[0] = units_from(0x1p-130f, 0);  // a denormal bf16
   t.b[0] = units_from(0x1p100f, 0);
@@ -66,7 +66,7 @@ TEST(TileUnit, ItsEmulationTakesDenormalsForZeros) {
 // Ordinary numbers, those whose products leave the range of f32 on both sides, infinities and NaN.
 #pragma GCC push_options
 #pragma GCC target("amx-tile,amx-bf16")
-TEST(TileUnit, TheHardwareHasTheBitsOfTheEmulation) {
+TEST(TileUnit, HardwareMatchesTheEmulationBitExactly) {
   if (!cpu_has(Isa::amx_bf16)) GTEST_SKIP() << "this CPU has no AMX";
   struct alignas(64) {
     uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -98,7 +98,7 @@ TEST(TileUnit, TheHardwareHasTheBitsOfTheEmulation) {
 #pragma GCC pop_options
 
 // A thread that has finished a GEMM leaves no tiles to save when it sleeps; the kernels' machine code has run.
-TEST(TileUnit, RunsTheMachineCodeOfAGemm) {
+TEST(TileUnit, RunsTheGemmKernelAndReleasesTiles) {
   const Kernels* kern = testing::all_kernels().back();
   if (kern->by_column_pairs || !kern->by_row_pairs) GTEST_SKIP() << "this CPU has no AVX-512 with bf16";
   const int64_t before = testing::emulated_instructions(), n = 40;

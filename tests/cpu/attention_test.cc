@@ -252,7 +252,7 @@ std::vector<Case> cases() {
 }
 
 // Every instruction set in bf16, whose kernels differ in more than their width; the other dtypes in the best.
-TEST(Attention, ForwardAndBackwardAgreeWithTheDefinition) {
+TEST(Attention, ForwardAndBackwardMatchTheDefinition) {
   ThreadPool pool(2);
   for (Case c : cases())
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -285,7 +285,7 @@ TEST(Attention, ForwardAndBackwardAgreeWithTheDefinition) {
     }
 }
 
-TEST(Attention, SameBitsForAnyNumberOfThreadsTwice) {
+TEST(Attention, IsBitExactForAnyNumberOfThreadsAndRepeats) {
   for (Case c : cases()) {
     if (c.k_rows % 2 == 0) c.dtype = DType::bf16;
     std::vector<std::vector<char>> first;
@@ -305,7 +305,7 @@ TEST(Attention, SameBitsForAnyNumberOfThreadsTwice) {
 }
 
 // Columns between the heads' columns of a strided gradient belong to others.
-TEST(Attention, WritesOnlyItsOwnColumns) {
+TEST(Attention, WritesOnlyItsColumnsOfStridedGradients) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   const Case c = cases()[3];
@@ -318,7 +318,7 @@ TEST(Attention, WritesOnlyItsOwnColumns) {
         EXPECT_EQ(now.t.as<float>()[r * now.t.stride() + j], old.t.as<float>()[r * now.t.stride() + j]);
 }
 
-TEST(Attention, NaNStaysVisible) {
+TEST(Attention, PropagatesNan) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   const Case c = cases()[1];
@@ -375,7 +375,7 @@ TEST(Attention, RefusesSpansThatPointOutsideOrOverlap) {
   expect_refused(c, true, "share key row 4");
 }
 
-TEST(Rope, RotatesPairsByTheTableAndBack) {
+TEST(Rope, ForwardAndBackwardRotateByTheTable) {
   ThreadPool pool(3);
   CpuOps ops(pool);
   constexpr int64_t kRows = 70, kHeads = 3, kDim = 10, kPositions = 40;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TEST(Fill, AllDtypes) {
+TEST(Fill, WritesEveryDtype) {
   for (int64_t n : {1, 31, 40000}) {
     for (DType type : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::f64}) {
       HostTensor x(type, {n});
@@ -47,7 +47,7 @@ TEST(Cast, MatchesScalarConversion) {
   expect_scalar_conversions<f16>();
 }
 
-TEST(Cast, EveryPairOfTypes) {
+TEST(Cast, ConvertsEveryPairOfDtypes) {
   for (DType to : kFloats)
     for (DType from : kFloats) {
       const HostTensor x = HostTensor::normal(from, {3, 333}, 1);
@@ -58,7 +58,7 @@ TEST(Cast, EveryPairOfTypes) {
     }
 }
 
-TEST(Add, AlsoOverItsInputs) {
+TEST(Add, SupportsInPlaceOutputs) {
   for (DType type : kFloats)
     for (int64_t n : {1, 50, 40001}) {
       const HostTensor a = HostTensor::normal(type, {n}, 1), b = HostTensor::normal(type, {n}, 2);
@@ -101,7 +101,7 @@ TEST(Sums, BitsDoNotDependOnThreads) {
   });
 }
 
-TEST(SquaredNorm, TinyHugeAndNonFinite) {
+TEST(SquaredNorm, IsExactForTinyHugeAndNonFiniteValues) {
   HostTensor x(DType::f32, {1000});
   const auto norm = [&](double value) {
     x.set(777, value);
@@ -117,7 +117,7 @@ TEST(SquaredNorm, TinyHugeAndNonFinite) {
   EXPECT_TRUE(std::isnan(norm(std::nan(""))));
 }
 
-TEST(RandomNormal, IsTheSharedFunctionOfItsIndex) {
+TEST(RandomNormal, MatchesTheScalarFunctionOfTheIndex) {
   for (DType type : {DType::f32, DType::bf16})
     for (uint64_t first : {uint64_t(0), uint64_t(3), (uint64_t(1) << 40) + 1})
       for (int64_t n : {1, 2, 7, 20001}) {
@@ -131,7 +131,7 @@ TEST(RandomNormal, IsTheSharedFunctionOfItsIndex) {
 }
 
 // Values so near the middle between two floats that the fast evaluation cannot decide.
-TEST(RandomNormal, UndecidedRoundings) {
+TEST(RandomNormal, RoundsCorrectlyNearMidpoints) {
   for (uint64_t index : {5663301u, 14449212u, 29270165u, 29597886u, 49030392u}) {
     HostTensor x(DType::f32, {1});
     run_op(RandomNormal{x.t, 11, 22, index, 0, 1});
@@ -139,7 +139,7 @@ TEST(RandomNormal, UndecidedRoundings) {
   }
 }
 
-TEST(RandomNormal, NoSpreadFillsWithTheMean) {
+TEST(RandomNormal, ZeroDeviationFillsWithTheMean) {
   HostTensor x(DType::f32, {100});
   run_op(RandomNormal{x.t, 1, 2, 3, 1.5f, 0});
   for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(x[i], 1.5);

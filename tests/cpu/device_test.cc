@@ -27,7 +27,7 @@ TEST(CpuDevice, MemoryIsAlignedWritableAndCounted) {
   device.release(nullptr, 0, Mem::host);
 }
 
-TEST(CpuDevice, TheLimitCountsEverythingHandedOut) {
+TEST(CpuDevice, LimitCountsAllAllocations) {
   CpuDevice device(1, 10000);
   EXPECT_EQ(device.capacity(Mem::device), 10000u);
   void* first = device.allocate(6000, Mem::device);
@@ -42,14 +42,14 @@ TEST(CpuDevice, TheLimitCountsEverythingHandedOut) {
   EXPECT_EQ(device.allocated(), 0u);
 }
 
-TEST(CpuDevice, WithoutALimitItIsTheMachinesMemory) {
+TEST(CpuDevice, CapacityDefaultsToTheMemoryOfTheMachine) {
   CpuDevice device(1);
   EXPECT_GT(device.capacity(Mem::device), size_t(64) << 20);
   EXPECT_NE(error_of([&] { device.allocate(device.capacity(Mem::device) + 1, Mem::device); }).find("cpu memory"),
             std::string::npos);
 }
 
-TEST(CpuDevice, CopiesAndLanesAreImmediate) {
+TEST(CpuDevice, CopiesAndStreamsAreSynchronous) {
   CpuDevice device(1);
   char from[] = "abcdef", to[sizeof from] = {};
   device.copy(to, from, sizeof from, Stream::copy);
@@ -82,7 +82,7 @@ TEST(MakeCpu, RefusesBadOptions) {
             std::string::npos);
 }
 
-TEST(MakeCpu, SaysWhereOneDnnWasLookedFor) {
+TEST(MakeCpu, ReportsWhereOneDnnWasSearched) {
   const std::string message = error_of([] { make_cpu({.threads = 1, .onednn = true}); });
   if (message == "no error") GTEST_SKIP() << "oneDNN plug-in is installed beside the tests";
   EXPECT_NE(message.find("no libathanor_onednn.so in"), std::string::npos) << message;

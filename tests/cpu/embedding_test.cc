@@ -29,7 +29,7 @@ TEST(Embedding, ForwardAddsTheRowsOfBothTables) {
 }
 
 // The sum of an element runs over rows in order, in f32: exactly the plain loop.
-TEST(Embedding, BackwardSumsInOrderOfRows) {
+TEST(Embedding, BackwardSumsInRowOrder) {
   for (DType type : kFloats)
     for (int64_t c : {1, 30, 200})
       for (int64_t vocab : {1, 7, 300}) {
@@ -78,7 +78,7 @@ TEST(Embedding, IndicesOutsideTheTableAreNamed) {
   }
 }
 
-TEST(Rows, GatherAndScatterOfStridedViews) {
+TEST(Rows, GatherAndScatterSupportStridedViews) {
   for (DType type : kFloats) {
     const HostTensor packed = HostTensor::normal(type, {9, 40}, 1);
     const HostTensor rows = HostTensor::indices({8, 0, 3, 5});
@@ -98,7 +98,7 @@ TEST(Rows, GatherAndScatterOfStridedViews) {
   }
 }
 
-TEST(Rows, NoRowsIsFine) {
+TEST(Rows, AcceptZeroRows) {
   const HostTensor table = HostTensor::normal(DType::f32, {4, 3}, 1), none = HostTensor::indices({});
   HostTensor y(DType::f32, {0, 3});
   run_op(EmbeddingFwd{y.t, none.t, {}, table.t, {}});

@@ -153,7 +153,7 @@ const std::vector<std::array<int64_t, 3>> kShapes = {{1, 1, 1},     {1, 1, 513},
                                                      {13, 33, 257}, {25, 31, 64},  {64, 65, 100}, {97, 130, 300},
                                                      {3, 200, 511}, {200, 3, 129}, {1, 257, 65},  {8, 64, 1024}};
 
-TEST(Gemm, EveryShapeAndLayoutInF32) {
+TEST(Gemm, IsCorrectForEveryShapeAndLayoutInF32) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   for (auto [m, n, k] : kShapes)
@@ -162,7 +162,7 @@ TEST(Gemm, EveryShapeAndLayoutInF32) {
         expect_right({.m = m, .n = n, .k = k, .ta = layout % 2 == 1, .tb = layout / 2 == 1, .gap = gap}, ops);
 }
 
-TEST(Gemm, EveryMixOfDtypesInEveryLayout) {
+TEST(Gemm, IsCorrectForEveryMixOfDtypesAndLayout) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   for (DType d : {DType::f32, DType::bf16, DType::f16})
@@ -182,7 +182,7 @@ TEST(Gemm, EveryMixOfDtypesInEveryLayout) {
                          ops);
 }
 
-TEST(Gemm, BiasAccumulateAndTf32) {
+TEST(Gemm, IsCorrectWithBiasAccumulationAndTf32) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   for (auto [m, n, k] : {std::array<int64_t, 3>{29, 300, 301}, {64, 64, 2048}, {1, 70, 90}})
@@ -218,7 +218,7 @@ TEST(Gemm, BiasAccumulateAndTf32) {
           }
 }
 
-TEST(Gemm, SmallOutputsWithLongSums) {
+TEST(Gemm, IsCorrectForSmallOutputsAndLargeK) {
   ThreadPool pool(3);
   CpuOps ops(pool);
   for (DType t : {DType::f32, DType::bf16})
@@ -228,7 +228,7 @@ TEST(Gemm, SmallOutputsWithLongSums) {
     }
 }
 
-TEST(Gemm, EmptySumsGiveBiasZeroOrTheOldValue) {
+TEST(Gemm, EmptySumsGiveTheBiasZeroOrTheOldValue) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   for (DType t : {DType::f32, DType::bf16}) {
@@ -271,7 +271,7 @@ void expect_same_bits(const Case& c) {
   }
 }
 
-TEST(Gemm, SameBitsForAnyNumberOfThreads) {
+TEST(Gemm, IsBitExactForAnyNumberOfThreads) {
   for (DType t : {DType::f32, DType::bf16}) {
     for (auto [m, n, k] : {std::array<int64_t, 3>{64, 256, 4096}, {65, 96, 8192}})
       expect_same_bits({.m = m, .n = n, .k = k, .ta = true, .a = t, .b = t, .accumulate = true});
@@ -290,7 +290,7 @@ TEST(Gemm, SameBitsForAnyNumberOfThreads) {
 }
 
 // One triangle is computed and copied, in blocks, lanes and outer blocks: the bits of all that a full GEMM gives.
-TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
+TEST(Gemm, SymmetricGemmsMatchFullOnesBitExactly) {
   struct Sides {
     int64_t n, k;
   };
@@ -321,7 +321,7 @@ TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
 }
 
 // Every instruction set that this machine has, not only the one it would choose, and AMX.
-TEST(Gemm, AllInstructionSetsAreRight) {
+TEST(Gemm, IsCorrectOnEveryInstructionSet) {
   ThreadPool pool(2);
   for (const Isa isa : kIsas) {
     const Kernels* kern = kernels_of(isa);
@@ -346,7 +346,7 @@ TEST(Gemm, AllInstructionSetsAreRight) {
   }
 }
 
-TEST(Gemm, ScratchIsUsedToTheByteAndNotBeyond) {
+TEST(Gemm, UsesExactlyTheScratchItRequests) {
   ThreadPool pool(3);
   CpuOps ops(pool);
   for (const Case& c :
@@ -401,7 +401,7 @@ void expect_plugin_right(const GemmPlugin& plugin) {
       }
 }
 
-TEST(Gemm, PluginProductsAreRight) {
+TEST(Gemm, PluginGemmsAreCorrect) {
   const GemmPlugin plain{kGemmPluginVersion, "plain loops", plain_sgemm};
   expect_plugin_right(plain);
   ThreadPool pool(2);
@@ -416,7 +416,7 @@ TEST(Gemm, PluginProductsAreRight) {
 }
 
 // The plug-in lies beside the program; tests run one folder below.
-TEST(Gemm, OneDnnIsRightAndKeepsItsBits) {
+TEST(Gemm, OneDnnIsCorrectAndBitExact) {
   std::string why;
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
   setenv("ATHANOR_PLUGIN_DIR", self.parent_path().parent_path().c_str(), 1);
@@ -436,7 +436,7 @@ TEST(Gemm, OneDnnIsRightAndKeepsItsBits) {
   }
 }
 
-TEST(Gemm, PluginsThatDoNotWorkSayWhy) {
+TEST(Gemm, BrokenPluginsAreReported) {
   std::string why;
   EXPECT_EQ(load_gemm_plugin("athanor_no_such_library", &why), nullptr);
   EXPECT_NE(why.find("no libathanor_no_such_library.so in ATHANOR_PLUGIN_DIR"), std::string::npos) << why;
@@ -448,7 +448,7 @@ TEST(Gemm, PluginsThatDoNotWorkSayWhy) {
   unsetenv("ATHANOR_PLUGIN_DIR");
 }
 
-TEST(ColumnSum, AddsEveryColumnInEveryDtype) {
+TEST(ColumnSum, SumsEveryColumnInEveryDtype) {
   ThreadPool pool(2);
   CpuOps ops(pool);
   for (DType t : {DType::f32, DType::bf16, DType::f16})
@@ -467,7 +467,7 @@ TEST(ColumnSum, AddsEveryColumnInEveryDtype) {
     }
 }
 
-TEST(ColumnSum, SameBitsForAnyNumberOfThreads) {
+TEST(ColumnSum, IsBitExactForAnyNumberOfThreads) {
   Matrix x(DType::f32, 3000, 70, 0, 1);
   std::vector<float> first;
   for (int threads : {1, 2, 3, 16}) {

@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-TEST(Isa, IsTheBestOneOrTheOneAskedFor) {
+TEST(Isa, IsTheBestAvailableOrTheRequestedOne) {
   const Isa best = choose_isa(nullptr);
   for (const Isa each : kIsas) EXPECT_EQ(cpu_has(each), each <= best) << name_of(each);
   EXPECT_EQ(choose_isa(""), best);

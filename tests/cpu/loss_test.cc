@@ -42,7 +42,7 @@ void expect_loss_and_gradient(const Xent& before, const Xent& after) {
   }
 }
 
-TEST(CrossEntropy, LossAndGradient) {
+TEST(CrossEntropy, LossAndGradientMatchTheDefinition) {
   for (DType type : kFloats)
     for (int64_t vocab : {1, 2, 257, 2048, 2049, 5000}) {
       const Xent before(type, 3, vocab, vocab + vocab % 7);
@@ -52,7 +52,7 @@ TEST(CrossEntropy, LossAndGradient) {
     }
 }
 
-TEST(CrossEntropy, WithoutGradientLogitsStay) {
+TEST(CrossEntropy, LossOnlyDoesNotModifyLogits) {
   const Xent before(DType::bf16, 4, 300, 320);
   const Xent after = before, with = before;
   run_op(after.op(false));
@@ -72,7 +72,7 @@ TEST(CrossEntropy, PaddingIsNeverRead) {
   EXPECT_EQ(clean.logits.bytes(), dirty.logits.bytes());
 }
 
-TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
+TEST(CrossEntropy, IgnoredRowsGiveZeroLossAndGradient) {
   Xent x(DType::f16, 3, 40, 48);
   for (int64_t c = 0; c < 40; ++c) x.logits.set(48 + c, std::nan(""));
   x.targets.set(1, -1);
@@ -85,7 +85,7 @@ TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
 }
 
 // Logits of -inf have probability 0, also when they fill whole blocks; a target of -inf costs infinity.
-TEST(CrossEntropy, MinusInfinity) {
+TEST(CrossEntropy, MinusInfinityLogitsHaveZeroProbability) {
   const Xent before = [] {
     Xent x(DType::f32, 2, 6000, 6000);
     for (int64_t i = 0; i < 2; ++i)
@@ -116,7 +116,7 @@ TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
   expect_loss_and_gradient(before, after);
 }
 
-TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
+TEST(CrossEntropy, PropagatesNanAndInfinity) {
   for (double bad : {std::nan(""), kInf})
     for (int64_t at : {0, 1999, 4999}) {
       Xent x(DType::f32, 2, 5000, 5000);
@@ -130,7 +130,7 @@ TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
 
 // RowMax, LogitSums and CrossEntropy on parts of the columns, with the reductions of ranks in between, give the result
 // of CrossEntropy on all columns.
-TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
+TEST(CrossEntropy, VocabularyPartsMatchTheWhole) {
   for (const DType type : kFloats)
     for (const auto& [parts, softcap] : {std::pair<int64_t, float>{1, 0}, {2, 0}, {3, 0}, {1, 5}, {2, 5}, {3, 5}}) {
       Xent whole(type, 9, 4301, 4301);
@@ -196,7 +196,7 @@ TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
 }
 
 // final_logit_softcapping as transformers computes it, by the chain rule in double.
-TEST(CrossEntropy, SoftCap) {
+TEST(CrossEntropy, SoftCapMatchesTransformers) {
   for (const DType type : kFloats)
     for (const double cap : {0.5, 30.0, 1e5}) {
       Xent before(type, 3, 2049, 2056, 20);

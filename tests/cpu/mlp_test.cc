@@ -17,7 +17,7 @@ HostTensor ramp(DType type, int64_t n, double from, double to) {
   return x;
 }
 
-TEST(Gelu, ForwardAndBackward) {
+TEST(Gelu, ForwardAndBackwardMatchTheDefinition) {
   for (DType type : kFloats)
     for (int64_t n : {1, 15, 1001}) {
       const HostTensor x = ramp(type, n, -12, 12), dy = HostTensor::normal(type, {1, n}, 1);
@@ -32,7 +32,7 @@ TEST(Gelu, ForwardAndBackward) {
 }
 
 // Far out the slope is 0 or 1, never NaN; small results keep relative precision (no 1 + tanh cancellation).
-TEST(Gelu, ExtremeValues) {
+TEST(Gelu, ExtremeValuesAreFiniteAndPrecise) {
   const double values[] = {-1e18, -100, -5.5, -4, 1e-30, 100, 1e18};
   HostTensor x(DType::f32, {1, 7}), y(DType::f32, {1, 7}), dx(DType::f32, {1, 7}), dy(DType::f32, {1, 7});
   for (int64_t i = 0; i < 7; ++i) x.set(i, values[i]), dy.set(i, 1);
@@ -46,7 +46,7 @@ TEST(Gelu, ExtremeValues) {
   EXPECT_EQ(dx[6], 1);
 }
 
-TEST(Swiglu, ForwardAndBackward) {
+TEST(Swiglu, ForwardAndBackwardMatchTheDefinition) {
   for (DType type : kFloats)
     for (int64_t f : {1, 17, 300}) {
       const int64_t n = 3;
@@ -66,7 +66,7 @@ TEST(Swiglu, ForwardAndBackward) {
     }
 }
 
-TEST(Swiglu, ExtremeGates) {
+TEST(Swiglu, ExtremeGatesNeitherOverflowNorHideNan) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   const double gates[] = {-3e38, -200, 200, 3e38, nan};
   HostTensor gu(DType::f32, {5, 2}), y(DType::f32, {5, 1}), dgu(DType::f32, {5, 2}), dy(DType::f32, {5, 1});

@@ -43,7 +43,7 @@ void expect_statistics_and_y(const Norm& x) {
   }
 }
 
-TEST(Norm, ForwardAndRecomputation) {
+TEST(Norm, ForwardAndRecomputationMatchTheDefinition) {
   for (NormKind kind : {NormKind::rms, NormKind::layer})
     for (DType type : kFloats)
       for (DType w_type : kFloats)
@@ -57,7 +57,7 @@ TEST(Norm, ForwardAndRecomputation) {
         }
 }
 
-TEST(Norm, ConstantRowsHaveNoVariance) {
+TEST(Norm, ConstantRowsHaveZeroVariance) {
   Norm x(NormKind::layer, DType::f32, DType::f32, 1, 50);
   for (int64_t i = 0; i < 50; ++i) x.h.set(i, 2);
   run_op(x.fwd());
@@ -152,7 +152,7 @@ struct QkNorm {
 };
 
 // A head of q or k is a row of an RMSNorm of width D; the heads of v pass through.
-TEST(QkNorm, IsAnRmsNormPerHead) {
+TEST(QkNorm, MatchesRmsNormPerHead) {
   for (DType type : kFloats)
     for (int64_t d : {1, 10, 64}) {
       QkNorm q(type, 3, d);

@@ -120,7 +120,7 @@ std::vector<HostTensor> stepped(const Adam& start, std::initializer_list<std::pa
 }
 
 // The random bits belong to the element, not to the tensor's cut: whole = parts.
-TEST(AdamW, StochasticRoundingIsAFunctionOfTheIndex) {
+TEST(AdamW, StochasticRoundingDependsOnlyOnTheIndex) {
   const DType b = DType::bf16;
   const Adam start(b, DType::f32, 1000, b, b);
   const auto whole = stepped(start), parts = stepped(start, {{0, 13}, {13, 14}, {14, 1000}});
@@ -143,7 +143,7 @@ TEST(AdamW, StochasticRoundingIsAFunctionOfTheIndex) {
 
 // Many steps of one gradient: moments in bf16 stay where those of f32 go, although a step moves v by less than half the
 // distance of two bf16 values, and neither of the two rounds with the same bits as the other.
-TEST(AdamW, MomentsInBf16HaveNoBias) {
+TEST(AdamW, Bf16MomentsAreUnbiased) {
   const int64_t n = 20000;
   const double beta2 = 0.999, start = 1, goal = 0.25;
   Adam a(DType::f32, DType::f32, n, DType::bf16, DType::bf16);
@@ -241,7 +241,7 @@ TEST(AdamW, BitsDoNotDependOnThreads) {
   }
 }
 
-TEST(StepControl, ClosesTheStepInPlace) {
+TEST(StepControl, UpdatesTheStepStateInPlace) {
   HostTensor state(DType::u8, {int64_t(sizeof(StepState))});
   StepState s{.loss_sum = 7, .norm_sq = 16};
   std::memcpy(state.t.data, &s, sizeof s);

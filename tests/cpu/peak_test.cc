@@ -14,13 +14,13 @@ namespace athanor {
 namespace {
 
 // How far repeated measurements lie apart is the machine's matter: its clock may change between them.
-TEST(Peak, IsThatOfAPlausibleClock) {
+TEST(Peak, ImpliesAPlausibleClock) {
   const double clock = peak_flops(1, DType::f32) / flops_per_cycle(isa(), DType::f32);
   EXPECT_GT(clock, 0.3e9);
   EXPECT_LT(clock, 10e9);
 }
 
-TEST(Peak, DependsOnTheCoresAndNotOnMoreThreads) {
+TEST(Peak, DependsOnCoresAndNotOnThreads) {
   const int all = physical_cores(1 << 20);
   EXPECT_GE(all, 1);
   EXPECT_EQ(physical_cores(1), 1);

@@ -39,7 +39,7 @@ bool allow_threads(rlim_t count) {
 }
 
 // The thread sanitizer has a thread of its own.
-TEST(ThreadPool, AThreadThatCannotBeStartedIsAnErrorWithTheLimit) {
+TEST(ThreadPool, ThreadCreationFailureReportsTheLimit) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user without other processes";
   EXPECT_EXIT(
       {
@@ -56,7 +56,7 @@ TEST(ThreadPool, AThreadThatCannotBeStartedIsAnErrorWithTheLimit) {
       "threads: [56] of 16 .* 6 processes.*ulimit -u.*set threads to fewer");
 }
 
-TEST(ThreadPool, OneForEveryCoreHasFewerWhereNoMoreAreAllowed) {
+TEST(ThreadPool, AutomaticSizeShrinksToTheThreadLimit) {
   if (::geteuid() != 0 || usable_cores() < 2) GTEST_SKIP() << "needs root and two cores";
   EXPECT_EXIT(
       {
@@ -69,7 +69,7 @@ TEST(ThreadPool, OneForEveryCoreHasFewerWhereNoMoreAreAllowed) {
       ::testing::ExitedWithCode(0), "threads: 1 instead of");
 }
 
-TEST(ThreadPool, ChunksOfTheSecondStageMayWaitForTheFirst) {
+TEST(ThreadPool, SecondStageChunksMayWaitForTheFirst) {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     for (int64_t first : {0, 1, 5, 40}) {
@@ -108,7 +108,7 @@ TEST(ThreadPool, NoTwoRunningChunksShareAWorker) {
   EXPECT_EQ(clashes.load(), 0);
 }
 
-TEST(ThreadPool, RangesCoverEverythingAndDoNotDependOnThreads) {
+TEST(ThreadPool, RangesPartitionTheInputAndDoNotDependOnThreads) {
   for (int threads : {1, 3}) {
     ThreadPool pool(threads);
     std::vector<int> owner(1003, -1);
@@ -120,7 +120,7 @@ TEST(ThreadPool, RangesCoverEverythingAndDoNotDependOnThreads) {
   }
 }
 
-TEST(ThreadPool, FirstExceptionLeavesAndThePoolStaysUsable) {
+TEST(ThreadPool, FirstExceptionIsRethrownAndThePoolStaysUsable) {
   for (int threads : {1, 4}) {
     ThreadPool pool(threads);
     for (int round = 0; round < 50; ++round) {
@@ -166,7 +166,7 @@ TEST(ThreadPool, NestedCallsRunInline) {
   EXPECT_EQ(sum.load(), 199 * 200 / 2);
 }
 
-TEST(ThreadPool, SeveralCallersMayUseItAtOnce) {
+TEST(ThreadPool, SeveralCallersMayRunConcurrently) {
   ThreadPool pool(3);
   std::atomic<int64_t> sum{0};
   std::vector<std::thread> callers;
@@ -190,12 +190,12 @@ class Cgroups : public ::testing::Test {
   const CgroupPaths paths_ = {.self = root_ / "self", .mount = root_ / "fs"};
 };
 
-TEST_F(Cgroups, AbsentFilesMeanNoLimit) {
+TEST_F(Cgroups, MissingFilesMeanNoLimit) {
   EXPECT_EQ(cgroup_cpu_quota(paths_), 0);
   EXPECT_EQ(cgroup_memory_limit(paths_), 0u);
 }
 
-TEST_F(Cgroups, Version2TakesTheTightestGroupOnTheWayUp) {
+TEST_F(Cgroups, Version2UsesTheTightestAncestorLimit) {
   write("self", "0::/job/step\n");
   write("fs/job/step/cpu.max", "max 100000\n");
   write("fs/job/cpu.max", "250000 100000\n");
@@ -206,7 +206,7 @@ TEST_F(Cgroups, Version2TakesTheTightestGroupOnTheWayUp) {
   EXPECT_EQ(cgroup_memory_limit(paths_), 1000000u);
 }
 
-TEST_F(Cgroups, Version1ReadsQuotaAndPeriodOfItsController) {
+TEST_F(Cgroups, Version1ReadsQuotaAndPeriod) {
   write("self", "5:cpuset:/other\n4:cpu,cpuacct:/box\n3:memory:/box\n");
   write("fs/cpu/box/cpu.cfs_quota_us", "150000\n");
   write("fs/cpu/box/cpu.cfs_period_us", "100000\n");
@@ -217,7 +217,7 @@ TEST_F(Cgroups, Version1ReadsQuotaAndPeriodOfItsController) {
   EXPECT_EQ(cgroup_cpu_quota(paths_), 0);
 }
 
-TEST_F(Cgroups, NonsenseIsIgnored) {
+TEST_F(Cgroups, InvalidValuesAreIgnored) {
   write("self", "garbage\n::\n0::\n");
   write("fs/cpu.max", "fast\n");
   write("fs/memory.max", "-5\n");
@@ -225,7 +225,7 @@ TEST_F(Cgroups, NonsenseIsIgnored) {
   EXPECT_EQ(cgroup_memory_limit(paths_), 0u);
 }
 
-TEST_F(Cgroups, AvailableMemoryIsTheLeastOfMachineAndGroups) {
+TEST_F(Cgroups, AvailableMemoryIsTheMinimumOfMachineAndGroups) {
   const auto available = [&] { return available_memory(paths_, root_ / "meminfo"); };
   EXPECT_EQ(available(), usable_memory()) << "without files";
   write("meminfo", "MemTotal:       2000 kB\nMemFree:  5 kB\nMemAvailable:    1000 kB\n");
@@ -246,7 +246,7 @@ TEST_F(Cgroups, AvailableMemoryIsTheLeastOfMachineAndGroups) {
   EXPECT_EQ(available(), 600000u);
 }
 
-TEST(Cores, AtLeastOneAndNoMoreThanTheMachineHas) {
+TEST(Cores, AreBetweenOneAndThoseOfTheMachine) {
   EXPECT_GE(usable_cores(), 1);
   EXPECT_LE(usable_cores(), int(std::thread::hardware_concurrency()));
   EXPECT_GT(usable_memory(), size_t(1) << 20);

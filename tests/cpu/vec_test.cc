@@ -65,7 +65,7 @@ void expect_conversions() {
   }
 }
 
-TEST(Vec, ConversionsAreTheScalarOnes) {
+TEST(Vec, ConversionsMatchScalarOnes) {
   expect_conversions<float, float, float>();
   expect_conversions<float, bf16, float>();
   expect_conversions<float, float, f16>();
@@ -99,7 +99,7 @@ TEST(Vec, ExponentialIsWithinOneAndAHalfUlps) {
     }
 }
 
-TEST(Vec, ExponentialAtTheEnds) {
+TEST(Vec, ExponentialHandlesOverflowUnderflowAndNan) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> x = {0, -0.0f, -88, -1e30f, -inf, std::nanf("")};
   std::vector<std::vector<float>> results;
@@ -132,7 +132,7 @@ struct Folds {
   }
 };
 
-TEST(Vec, FoldsHaveOneOrder) {
+TEST(Vec, ReductionsMatchAcrossInstructionSets) {
   for (int64_t n : {1, 15, 32, 45, 100}) {
     const auto size = size_t(n);
     std::vector<float> x(size);

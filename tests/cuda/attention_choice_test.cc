@@ -94,7 +94,7 @@ class AttentionChoice : public KernelTest {
   std::vector<AttentionBwd> backwards = {backward_of(forward(1))};
 };
 
-TEST_F(AttentionChoice, TheFasterComputes) {
+TEST_F(AttentionChoice, FasterImplementationIsChosen) {
   const auto slow = make(), fast = make();
   EXPECT_THAT(search(*slow, kSlow),
               HasSubstr("attention: 3 problems, 3 tried, 3 of them for the program's own kernels, "
@@ -113,7 +113,7 @@ TEST_F(AttentionChoice, TheFasterComputes) {
 }
 
 // Wrong results disqualify an implementation, however fast it is.
-TEST_F(AttentionChoice, WhoeverGivesOtherResultsIsNotUsed) {
+TEST_F(AttentionChoice, ImplementationWithWrongResultsIsRejected) {
   static CudnnTable forgetful = library();
   forgetful.cudnnBackendExecute = [](auto...) { return CUDNN_STATUS_SUCCESS; };  // computes nothing
   const auto ops = make(true, forgetful);
@@ -125,7 +125,7 @@ TEST_F(AttentionChoice, WhoeverGivesOtherResultsIsNotUsed) {
   EXPECT_THAT(said, HasSubstr("without wgmma: dq has values that are no numbers"));
 }
 
-TEST_F(AttentionChoice, LargestScoresAreGivenByTheProgramsOwn) {
+TEST_F(AttentionChoice, MaxLogitsAreComputedByTheBuiltinKernels) {
   const auto fast = make();
   search(*fast, kFast);
   for (AttentionFwd& op : forwards) op.top = tensor(DType::f32, {kHeads});
@@ -136,7 +136,7 @@ TEST_F(AttentionChoice, LargestScoresAreGivenByTheProgramsOwn) {
 
 // The amax of the output covers all values; with cuDNN, whose plans do not compute it, too. It does not make a separate
 // problem.
-TEST_F(AttentionChoice, AmaxIsStoredByWhoeverComputes) {
+TEST_F(AttentionChoice, AmaxIsStoredByEitherImplementation) {
   const auto slow = make(), fast = make();
   search(*slow, kSlow), search(*fast, kFast);
   for (AttentionFwd& op : forwards) op.amax = tensor(DType::f32, {1});
@@ -155,7 +155,7 @@ TEST_F(AttentionChoice, AmaxIsStoredByWhoeverComputes) {
   }
 }
 
-TEST_F(AttentionChoice, WithoutTimeOrForOneByNameItIsCudnns) {
+TEST_F(AttentionChoice, UsesCudnnIfNamedOrWithoutAutotuning) {
   const auto untried = make(), by_name = make(false);
   EXPECT_THAT(search(*untried, kSlow, 0), HasSubstr("3 problems, 0 tried"));
   EXPECT_THAT(search(*by_name, kSlow), Not(HasSubstr("attention")));
@@ -168,7 +168,7 @@ TEST_F(AttentionChoice, WithoutTimeOrForOneByNameItIsCudnns) {
   }
 }
 
-TEST_F(AttentionChoice, DocumentsToMeasureAreHalvesOfWhatIsLeft) {
+TEST_F(AttentionChoice, BenchmarkDocumentsHalveTheRemainingLength) {
   const auto lengths = [](int64_t sequences, int64_t most) {
     std::vector<int> all;
     int end = 0;
@@ -186,7 +186,7 @@ TEST_F(AttentionChoice, DocumentsToMeasureAreHalvesOfWhatIsLeft) {
 
 // The program's own kernels skip masked tiles, so they are the default for documents and windows until autotuning says
 // otherwise.
-TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
+TEST_F(AttentionChoice, BuiltinIsTheDefaultForDocumentsAndWindows) {
   AttentionFwd window = forward(1), documents = forward(2), wide = forward(1);
   window.shape.window = 3;
   documents.spans = tensor(DType::i32, {7, kSpanWords});
@@ -207,7 +207,7 @@ TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
   EXPECT_EQ(fast->describe_attention(all), "forward by cuDNN's, by autotuning; backward by cuDNN's, by autotuning");
 }
 
-TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
+TEST_F(AttentionChoice, ReportsTheImplementationAndTheReason) {
   const auto ops = make();
   const auto words = [&](CudaOps& of) {
     return of.describe_attention({.gemms = {}, .forward = forwards, .backward = backwards});
@@ -230,7 +230,7 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
 }
 
 // Behind cuDNN's kernels gradients are rotated back by a launch more, which is timed with them: a problem of its own.
-TEST_F(AttentionChoice, GradientsRotatedBackAreTriedWithTheirLaunch) {
+TEST_F(AttentionChoice, GradientRotationIsTimedWithItsExtraLaunch) {
   const auto rotated = [](int64_t dim) {
     AttentionBwd op = backward_of(forward(1, dim));
     op.cos_sin = tensor(DType::f32, {5, dim});
@@ -256,7 +256,7 @@ TEST_F(AttentionChoice, GradientsRotatedBackAreTriedWithTheirLaunch) {
 }
 
 // Backward needs two bytes of scratch memory per score.
-TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
+TEST_F(AttentionChoice, RequestsScratchMemoryAndObeysItsLimit) {
   const auto ops = make();
   const Tunable all{.gemms = {}, .forward = forwards, .backward = backwards};
   EXPECT_EQ(ops->wanted_scratch(all), 0u);
@@ -270,7 +270,7 @@ TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
   EXPECT_THAT(ops->describe_attention(all), Not(HasSubstr("own kernels")));
 }
 
-TEST_F(AttentionChoice, ComesBackFromItsText) {
+TEST_F(AttentionChoice, RoundTripsThroughText) {
   const auto first = make(), second = make();
   search(*first, kSlow);
   EXPECT_EQ(second->import_choices(first->export_choices()), "");
@@ -280,7 +280,7 @@ TEST_F(AttentionChoice, ComesBackFromItsText) {
   EXPECT_THAT(search(*second, kFast), HasSubstr("0 tried"));
 }
 
-TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
+TEST_F(AttentionChoice, RejectsTextOfAnotherCudnnOrDamagedText) {
   const auto first = make();
   search(*first, kSlow);
   const std::string text = first->export_choices();
@@ -315,7 +315,7 @@ TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
   EXPECT_EQ(without.import_choices(text), "cuDNN was " + version + " and is not used");
 }
 
-TEST_F(AttentionChoice, FailuresAreErrorsInWordsAndLeaveNothing) {
+TEST_F(AttentionChoice, FailuresAreDescribedAndLeakNothing) {
   const size_t before = emu::leaks().size();
   const auto ops = make();
   emu::fail_next("cudaMalloc", 1, cudaErrorMemoryAllocation);

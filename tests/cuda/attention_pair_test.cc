@@ -184,7 +184,7 @@ class AttentionPair : public KernelTest {
   }
 };
 
-TEST_F(AttentionPair, Dense) {
+TEST_F(AttentionPair, MatchesCudnnOnDenseSequences) {
   std::vector<Problem> problems;
   for (const int64_t head_dim : kHeadSizes)
     for (const int64_t group : kGroups)
@@ -193,7 +193,7 @@ TEST_F(AttentionPair, Dense) {
   compare_all(problems);
 }
 
-TEST_F(AttentionPair, Packed) {
+TEST_F(AttentionPair, MatchesCudnnOnPackedDocuments) {
   std::vector<Problem> problems;
   for (const int64_t head_dim : kHeadSizes)
     for (const int64_t group : kGroups)
@@ -201,7 +201,7 @@ TEST_F(AttentionPair, Packed) {
   compare_all(problems);
 }
 
-TEST_F(AttentionPair, Windows) {
+TEST_F(AttentionPair, MatchesCudnnOnSlidingWindows) {
   std::vector<Problem> problems;
   for (const int64_t head_dim : kHeadSizes)
     for (const int64_t window : kWindows) {

@@ -23,12 +23,14 @@ class Attention : public KernelTest {
   }
 };
 
-TEST_F(Attention, Forward) { op_cases(AttentionFwd::kName); }
-TEST_F(Attention, Backward) { op_cases(AttentionBwd::kName); }
-TEST_F(Attention, Merge) { agrees_with_the_reference(MergeAttention::kName, attention_cases, 20); }
-TEST_F(Attention, Sinks) { agrees_with_the_reference(AttentionSinks::kName, attention_cases, 20); }
+TEST_F(Attention, ForwardMatchesReference) { op_cases(AttentionFwd::kName); }
+TEST_F(Attention, BackwardMatchesReference) { op_cases(AttentionBwd::kName); }
+TEST_F(Attention, MergeMatchesReference) { agrees_with_the_reference(MergeAttention::kName, attention_cases, 20); }
+TEST_F(Attention, SinksMatchReference) { agrees_with_the_reference(AttentionSinks::kName, attention_cases, 20); }
 TEST_F(Attention, SinksNeedNoAlignment) { needs_no_alignment(AttentionSinks::kName, attention_cases, 5); }
-TEST_F(Attention, SinkGradients) { agrees_with_the_reference(AttentionSinksBwd::kName, attention_cases, 20); }
+TEST_F(Attention, SinkGradientsMatchReference) {
+  agrees_with_the_reference(AttentionSinksBwd::kName, attention_cases, 20);
+}
 TEST_F(Attention, MergeNeedsNoAlignment) { needs_no_alignment(MergeAttention::kName, attention_cases, 5); }
 
 // Forward and backward of each setting agree with the reference.
@@ -58,7 +60,7 @@ void tiles_of_every_head_size() {
 
 // Sparse patterns for every tile shape: groups shorter and longer than tiles, that end within them, of whole tiles, and
 // without keys that all later queries see.
-TEST_F(Attention, SparsePatterns) {
+TEST_F(Attention, SparsePatternsMatchReference) {
   settings_agree({{DType::bf16, sparse_heads(4, 1, 64, {48, 16}), {200, 1, 70}},
                   {DType::f16, sparse_heads(1, 1, 64, {128, 64}), {450}},
                   {DType::f16, sparse_heads(2, 1, 96, {130, 3}), {300}},
@@ -68,9 +70,9 @@ TEST_F(Attention, SparsePatterns) {
                   {DType::f32, sparse_heads(2, 1, 40, {70, 20}), {230}}});
 }
 
-TEST_F(Attention, TilesOfEveryHeadSize) { tiles_of_every_head_size(); }
+TEST_F(Attention, TilesOfEveryHeadSizeMatchReference) { tiles_of_every_head_size(); }
 #ifdef ATHANOR_EMULATED_GPU
-TEST_F(Attention, TilesOfEveryHeadSizeOnAnA100) {
+TEST_F(Attention, TilesOfEveryHeadSizeMatchReferenceOnA100) {
   emu::simulate({emu::gpu_a100()});
   tiles_of_every_head_size();
   emu::simulate({emu::gpu_h200()});
@@ -78,7 +80,7 @@ TEST_F(Attention, TilesOfEveryHeadSizeOnAnA100) {
 #endif
 
 // The launch depends only on shapes: spans are read when the graph runs.
-TEST_F(Attention, ACapturedGraphServesOtherSpans) {
+TEST_F(Attention, CapturedGraphWorksWithOtherSpans) {
   const DeviceOp x({DType::f16, heads(2, 1, 64), {50, 20}});
   const std::vector<Span> before = spans_of({50, 20}), after = spans_of({7, 63});
   x.set_spans(before);
@@ -106,7 +108,7 @@ TEST_F(Attention, ACapturedGraphServesOtherSpans) {
 }
 
 // Spans outside the tensors must cause no access there, and valid rows keep their values.
-TEST_F(Attention, SpansThatPointOutsideTouchNothingThere) {
+TEST_F(Attention, OutOfRangeSpansCauseNoAccess) {
   const DeviceOp x({DType::f16, heads(1, 1, 64), {30, 10, 10}});
   x.set_spans(spans_of({30, 10, 10}));
   const auto sound = x.run();
@@ -160,7 +162,7 @@ void keeps_its_budget() {
   EXPECT_EQ(emu::compare_with_budget("tests/cuda/access_budget.txt", emu::kernel_counters()), "");
 }
 TEST(AttentionBudget, AccessesAreCoalescedAndFreeOfConflicts) { keeps_its_budget(); }
-TEST(AttentionBudget, AlsoOnAnA100) {
+TEST(AttentionBudget, AccessesAreCoalescedOnA100) {
   emu::simulate({emu::gpu_a100()});
   keeps_its_budget();
   emu::simulate({emu::gpu_h200()});

@@ -94,28 +94,28 @@ class AttentionWgmma : public KernelTest {
 
 // Unseen rows may contain anything.
 #ifdef ATHANOR_EMULATED_GPU
-TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(true); }
-TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNanOnAnA100) {
+TEST_F(AttentionWgmma, RowsAfterTheLastKeyMayBeNan) { unseen_rows_may_be_nan(true); }
+TEST_F(AttentionWgmma, RowsAfterTheLastKeyMayBeNanOnA100) {
   emu::simulate({emu::gpu_a100()});
   unseen_rows_may_be_nan(false);
   emu::simulate({emu::gpu_h200()});
 }
 #else
-TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(false); }
+TEST_F(AttentionWgmma, RowsAfterTheLastKeyMayBeNan) { unseen_rows_may_be_nan(false); }
 #endif
 
 // Lengths around warps, warpgroups, blocks and tiles; different GQA group sizes.
-TEST_F(AttentionWgmma, LengthsAndGroups) { lengths_and_groups(); }
+TEST_F(AttentionWgmma, SequenceLengthsAndGqaGroupsMatchReference) { lengths_and_groups(); }
 
 // Queries positioned after all keys see every key.
-TEST_F(AttentionWgmma, WithoutCausality) { without_causality(); }
+TEST_F(AttentionWgmma, NonCausalAttentionMatchesReference) { without_causality(); }
 
-TEST_F(AttentionWgmma, DocumentsAndWindows) { documents_and_windows(); }
+TEST_F(AttentionWgmma, DocumentsAndWindowsMatchReference) { documents_and_windows(); }
 
-TEST_F(AttentionWgmma, GradientsRotatedBack) { gradients_rotated_back(); }
+TEST_F(AttentionWgmma, FusedGradientRotationMatchesReference) { gradients_rotated_back(); }
 
 // One query per sequence and many keys, as in sampling; more tiles than the pipeline has stages.
-TEST_F(AttentionWgmma, Caches) {
+TEST_F(AttentionWgmma, KvCacheDecodingMatchesReference) {
   OpCase<AttentionFwd> c = forward(DType::bf16, heads(4, 1, 64), 700, {{0, 1, 0, 600, 599, 0}, {1, 2, 610, 80, 78, 0}});
   c.op.q.shape = c.op.y.shape = {3, c.op.q.cols()};
   c.op.lse.shape = {3, c.op.lse.cols()};
@@ -123,12 +123,12 @@ TEST_F(AttentionWgmma, Caches) {
 }
 
 // More tiles than the pipeline has stages, for several heads in turn; blocks whose warpgroups see disjoint keys.
-TEST_F(AttentionWgmma, ManyTiles) { many_tiles(); }
+TEST_F(AttentionWgmma, MoreTilesThanPipelineStagesMatchReference) { many_tiles(); }
 
 #ifdef ATHANOR_EMULATED_GPU
 // Every head of every tile once, tiles in order; a tile's heads are shared by as many blocks as make two for each
 // multiprocessor of what is left.
-TEST(AttentionSchedule, CoversHeadsAndBecomesFiner) {
+TEST(AttentionSchedule, CoversEveryHeadOnceAndSplitsTheTail) {
   for (const int multiprocessors : {1, 3, 132}) {
     emu::GpuModel gpu = emu::gpu_h200();
     gpu.multiprocessors = multiprocessors;
@@ -158,7 +158,7 @@ TEST(AttentionSchedule, CoversHeadsAndBecomesFiner) {
 
 // On one multiprocessor, a block processes several heads: more than it buffers tiles for, with rows that see one tile,
 // several or none.
-TEST_F(AttentionWgmma, RunsOfHeads) {
+TEST_F(AttentionWgmma, SeveralHeadsPerBlockMatchReference) {
   emu::GpuModel gpu = emu::gpu_h200();
   gpu.multiprocessors = 1;
   emu::simulate({gpu});
@@ -203,7 +203,7 @@ std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBac
   return names;
 }
 
-TEST(AttentionKernels, ByGpuAndHeadSize) {
+TEST(AttentionKernels, AreSelectedByGpuAndHeadSize) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}};
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual),
             "attend_wgmma<__half, 64>; keys_backward_wgmma<__half, 64>; queries_backward_wgmma<__half, 64>; "
@@ -236,7 +236,7 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
 }
 
 // A 16-bit kernel also computes the amax of its output.
-TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
+TEST(AttentionKernels, AmaxNeedsNoExtraKernel) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, plain{DType::f32, heads(2, 1, 64), {20}};
   for (const auto& gpu : {emu::gpu_h200(), emu::gpu_a100()})
     EXPECT_EQ(kernels_on(gpu, usual, make_cuda_backend, true), kernels_on(gpu, usual)) << gpu.name;
@@ -244,7 +244,7 @@ TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
 }
 
 // Other kernels than warpgroups' turn nothing back: a launch behind them does.
-TEST(AttentionKernels, GradientsRotatedBack) {
+TEST(AttentionKernels, GradientRotationIsFusedOnlyInWgmmaKernels) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_cuda_backend, false, true), kernels_on(emu::gpu_h200(), usual));
   EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_cuda_backend, false, true),

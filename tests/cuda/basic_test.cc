@@ -12,19 +12,23 @@ namespace {
 
 class Basic : public KernelTest {};
 
-TEST_F(Basic, Fill) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
-TEST_F(Basic, Cast) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
-TEST_F(Basic, Add) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
-TEST_F(Basic, Dropout) { agrees_with_the_reference(Dropout::kName, basic_cases, 76); }
-TEST_F(Basic, DropPath) { agrees_with_the_reference(DropPath::kName, basic_cases, 30); }
-TEST_F(Basic, DequantizeNf4) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
-TEST_F(Basic, ScaleByMagnitude) { agrees_with_the_reference(ScaleByMagnitude::kName, weight_form_cases, 60); }
-TEST_F(Basic, ScaleByMagnitudeBwd) { agrees_with_the_reference(ScaleByMagnitudeBwd::kName, weight_form_cases, 60); }
-TEST_F(Basic, KeepTwoOfFour) { agrees_with_the_reference(KeepTwoOfFour::kName, weight_form_cases, 36); }
-TEST_F(Basic, DecayPruned) { agrees_with_the_reference(DecayPruned::kName, weight_form_cases, 144); }
-TEST_F(Basic, ReduceSum) { agrees_with_the_reference(ReduceSum::kName, basic_cases, 12); }
-TEST_F(Basic, SquaredNorm) { agrees_with_the_reference(SquaredNorm::kName, basic_cases, 12); }
-TEST_F(Basic, RandomNormal) { agrees_with_the_reference(RandomNormal::kName, basic_cases, 60); }
+TEST_F(Basic, FillMatchesReference) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
+TEST_F(Basic, CastMatchesReference) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
+TEST_F(Basic, AddMatchesReference) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
+TEST_F(Basic, DropoutMatchesReference) { agrees_with_the_reference(Dropout::kName, basic_cases, 76); }
+TEST_F(Basic, DropPathMatchesReference) { agrees_with_the_reference(DropPath::kName, basic_cases, 30); }
+TEST_F(Basic, DequantizeNf4MatchesReference) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
+TEST_F(Basic, ScaleByMagnitudeMatchesReference) {
+  agrees_with_the_reference(ScaleByMagnitude::kName, weight_form_cases, 60);
+}
+TEST_F(Basic, ScaleByMagnitudeBwdMatchesReference) {
+  agrees_with_the_reference(ScaleByMagnitudeBwd::kName, weight_form_cases, 60);
+}
+TEST_F(Basic, KeepTwoOfFourMatchesReference) { agrees_with_the_reference(KeepTwoOfFour::kName, weight_form_cases, 36); }
+TEST_F(Basic, DecayPrunedMatchesReference) { agrees_with_the_reference(DecayPruned::kName, weight_form_cases, 144); }
+TEST_F(Basic, ReduceSumMatchesReference) { agrees_with_the_reference(ReduceSum::kName, basic_cases, 12); }
+TEST_F(Basic, SquaredNormMatchesReference) { agrees_with_the_reference(SquaredNorm::kName, basic_cases, 12); }
+TEST_F(Basic, RandomNormalMatchesReference) { agrees_with_the_reference(RandomNormal::kName, basic_cases, 60); }
 
 TEST_F(Basic, NeedsNoAlignment) {
   needs_no_alignment(Fill::kName, basic_cases, 9);
@@ -35,7 +39,7 @@ TEST_F(Basic, NeedsNoAlignment) {
 }
 
 // Sizes in 16-bit types: whole tiles, and with a remainder.
-TEST_F(Basic, LongBuffers) {
+TEST_F(Basic, LongBuffersMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t n : {3 * 8192, 2 * 8192 + 13}) {
     const Tensor f = tensor(DType::f32, {n}), b = tensor(DType::bf16, {n}), h = tensor(DType::f16, {n});
@@ -50,7 +54,7 @@ TEST_F(Basic, LongBuffers) {
 }
 
 // More than one tile per range: the bounds of ranges depend only on n, and every schedule gives the same bits.
-TEST_F(Basic, SumsOfLongRangesKeepTheirBits) {
+TEST_F(Basic, SumsOfLongRangesAreBitExact) {
   const TestBackend b = make_cuda_backend(2);
   const int64_t n = (int64_t{512} + 3) * 4096 + 5;
   std::vector<std::byte> values(size_t(n) * sizeof(float));
@@ -79,7 +83,7 @@ TEST_F(Basic, SumsOfLongRangesKeepTheirBits) {
   EXPECT_EQ(scratch.damage(), std::nullopt);
 }
 
-TEST_F(Basic, RandomValuesHaveTheMomentsOfANormalDistribution) {
+TEST_F(Basic, RandomValuesHaveNormalMoments) {
   const TestBackend b = make_cuda_backend(2);
   constexpr int64_t n = 20000;
   Guarded x(*b.device, tensor(DType::f32, {n}), 1);

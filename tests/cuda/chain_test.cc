@@ -79,7 +79,7 @@ class Chain : public KernelTest {
   bool clusters_ = false;
 };
 
-TEST_F(Chain, ReplaysHaveTheBitsOfLaunchesOneByOne) {
+TEST_F(Chain, ReplaysMatchSingleLaunchesBitExactly) {
   launch_all();
   const std::vector<std::byte> expected = results();
   cudaGraph_t graph = nullptr;

@@ -9,7 +9,7 @@ namespace {
 
 class CollectiveMarksTest : public KernelTest {};
 
-TEST_F(CollectiveMarksTest, TellWhereEachLaneIs) {
+TEST_F(CollectiveMarksTest, ReportTheCollectiveOfEachStream) {
   cuda::CudaDevice device(0);
   cuda::CollectiveMarks marks(device);
   const auto read = [&](Stream stream) {

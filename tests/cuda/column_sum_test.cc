@@ -6,12 +6,12 @@ namespace {
 
 class ColumnSumKernel : public KernelTest {};
 
-TEST_F(ColumnSumKernel, Cases) { agrees_with_the_reference(ColumnSum::kName, gemm_cases, 10); }
+TEST_F(ColumnSumKernel, MatchesReference) { agrees_with_the_reference(ColumnSum::kName, gemm_cases, 10); }
 
-TEST_F(ColumnSumKernel, AnyAlignment) { needs_no_alignment(ColumnSum::kName, gemm_cases, 4); }
+TEST_F(ColumnSumKernel, AcceptsAnyAlignment) { needs_no_alignment(ColumnSum::kName, gemm_cases, 4); }
 
 // Whole 16-byte packs, several column tiles, and a last row range that is not full.
-TEST_F(ColumnSumKernel, Packs) {
+TEST_F(ColumnSumKernel, VectorLoadsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats) {
     for (const Shape& s : {Shape{5, 520}, Shape{200, 264}}) {

@@ -43,7 +43,7 @@ class Compare : public KernelTest {
   std::vector<cuda::DeviceMemory> memory_;
 };
 
-TEST_F(Compare, EqualResultsAreNoDistanceApart) {
+TEST_F(Compare, EqualResultsHaveZeroDistance) {
   const auto same = [&]<class T>() {
     const Tensor x = matrix(numbers<T>()), y = matrix(numbers<T>());
     EXPECT_EQ(largest_distance(x, y, nullptr), 0);
@@ -54,7 +54,7 @@ TEST_F(Compare, EqualResultsAreNoDistanceApart) {
   EXPECT_EQ(largest_distance(matrix(numbers<float>()), zeros, nullptr), std::numeric_limits<double>::infinity());
 }
 
-TEST_F(Compare, RoundingIsNear) {
+TEST_F(Compare, RoundingDifferencesAreAccepted) {
   auto rounded = numbers<float>();
   for (float& x : rounded) x = to_float(from_float<bf16>(x));
   const double distance = largest_distance(matrix(rounded), matrix(numbers<float>()), nullptr);
@@ -63,7 +63,7 @@ TEST_F(Compare, RoundingIsNear) {
 }
 
 // The distance is relative to the 64 rows with the error: other rows do not reduce it.
-TEST_F(Compare, AWrongTileIsFarAway) {
+TEST_F(Compare, WrongTileIsDetected) {
   for (const int64_t first : {int64_t{0}, int64_t{64}, kComparedRows - 8}) {
     auto wrong = numbers<float>();
     const auto other = numbers<float>(2);
@@ -82,7 +82,7 @@ TEST_F(Compare, AWrongTileIsFarAway) {
   }
 }
 
-TEST_F(Compare, WhatIsNoNumberIsSeen) {
+TEST_F(Compare, NanIsDetected) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     auto wrong = numbers<bf16>();
     wrong[size_t(100 * kComparedStride + 3)] = from_float<bf16>(bad);
@@ -94,7 +94,7 @@ TEST_F(Compare, WhatIsNoNumberIsSeen) {
 }
 
 // Both candidates start from the same contents; the one that leaves elements unwritten, or adds twice, is named.
-TEST_F(Compare, CandidatesAreComparedApart) {
+TEST_F(Compare, CandidatesStartFromEqualContents) {
   const std::vector<float> halves(size_t(kComparedRows * kComparedStride), 0.5F);
   const auto whole = [&](int64_t rows) { return Tensor{matrix(halves).data, DType::f32, {rows, kComparedStride}}; };
   const Add op{.y = whole(kComparedRows), .a = whole(kComparedRows), .b = whole(kComparedRows)};

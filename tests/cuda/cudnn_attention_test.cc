@@ -95,7 +95,7 @@ class CudnnAttentionTest : public KernelTest {
   }
 };
 
-TEST_F(CudnnAttentionTest, AgreesWithTheReference) {
+TEST_F(CudnnAttentionTest, MatchesReference) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     agrees({1, 33, 2, 2, 8}, dtype);
     agrees({3, 17, 4, 2, 16, 24}, dtype);
@@ -106,13 +106,13 @@ TEST_F(CudnnAttentionTest, AgreesWithTheReference) {
   agrees({5, 1, 4, 4, 8}, DType::f16);
 }
 
-TEST_F(CudnnAttentionTest, Windows) {
+TEST_F(CudnnAttentionTest, WindowsMatchReference) {
   for (const int64_t window : {1, 5, 32, 33, 1000}) agrees({2, 33, 2, 1, 16, 0, window}, DType::bf16);
   agrees({1, 70, 2, 2, 64, 8, 9}, DType::f16);
 }
 
 // Rows of the span table may be empty, and documents as long as a sequence.
-TEST_F(CudnnAttentionTest, Documents) {
+TEST_F(CudnnAttentionTest, DocumentsMatchReference) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     agrees({1, 33, 4, 2, 16, 0, 0, {20, 1, 12}}, dtype);
     agrees({3, 17, 2, 2, 8, 24, 0, {5, 12, 0, 1, 0, 16, 17, 0}}, dtype);
@@ -121,7 +121,7 @@ TEST_F(CudnnAttentionTest, Documents) {
   agrees({2, 600, 1, 1, 8, 0, 0, {600, 10, 590, 0}}, DType::bf16);
 }
 
-TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
+TEST_F(CudnnAttentionTest, ReportsUnsupportedProblems) {
   CudnnAttention attention(library(), nullptr, {.tokens = 16});
   std::string why = "not asked";
   const AttentionFwd good = forward({2, 16, 4, 2, 8}, DType::bf16);
@@ -186,7 +186,7 @@ cudaGraphExec_t captured(CudnnAttention& attention, const AttentionFwd& op, void
 }
 
 // With zero queries every visible key has the same weight: y is the mean of the values so far.
-TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
+TEST_F(CudnnAttentionTest, CapturedLaunchRunsAtEachReplay) {
   constexpr int64_t kTokens = 16;
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -217,7 +217,7 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
 }
 
 // The span table is read when the graph runs. A row outside all spans attends only to itself.
-TEST_F(CudnnAttentionTest, ACapturedLaunchFollowsTheTableOfDocuments) {
+TEST_F(CudnnAttentionTest, CapturedLaunchReadsTheCurrentSpanTable) {
   constexpr int64_t kTokens = 16, kRows = 2 * kTokens;
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -257,14 +257,14 @@ emu::fakes::FakeCudnn& fake() {
   return emu::fakes::Installed<emu::fakes::FakeCudnn>::get();
 }
 
-TEST_F(CudnnAttentionTest, AsksTheNextEngineWhenTheFirstDeclines) {
+TEST_F(CudnnAttentionTest, TriesTheNextEngineIfTheFirstDeclines) {
   fake().decline_engines(1);
   agrees({2, 16, 4, 2, 8}, DType::bf16);
   fake().decline_engines(0);
 }
 
 // The library announces more engines than it returns; none is left to build a plan.
-TEST_F(CudnnAttentionTest, NoEngineLeftIsAnAnswer) {
+TEST_F(CudnnAttentionTest, ReportsThatNoEngineIsLeft) {
   fake().decline_engines(2);
   CudnnAttention attention(library(), nullptr, {.tokens = 16});
   std::string why;
@@ -273,7 +273,7 @@ TEST_F(CudnnAttentionTest, NoEngineLeftIsAnAnswer) {
   fake().decline_engines(0);
 }
 
-TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
+TEST_F(CudnnAttentionTest, WideHeadsSupportBackwardOnHopperOnly) {
   const AttentionFwd op = forward({1, 16, 2, 1, 256}, DType::bf16);
   emu::simulate({emu::gpu_a100()});
   {
@@ -290,7 +290,7 @@ TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
   EXPECT_TRUE(attention.supports(backward_of(op)));
 }
 
-TEST_F(CudnnAttentionTest, DocumentsAndWindowsGoBackwardOnEveryGpu) {
+TEST_F(CudnnAttentionTest, DocumentsAndWindowsSupportBackwardOnEveryGpu) {
   AttentionFwd op = forward({1, 16, 2, 1, 64, 0, 5, {7, 9}}, DType::bf16);
   for (const auto& gpu : {emu::gpu_a100(), emu::gpu_b200(), emu::gpu_h200()}) {
     emu::simulate({gpu});
@@ -301,7 +301,7 @@ TEST_F(CudnnAttentionTest, DocumentsAndWindowsGoBackwardOnEveryGpu) {
   }
 }
 
-TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {
+TEST_F(CudnnAttentionTest, LibraryFailuresAreDescribed) {
   emu::fail_next("cudnnCreate", 1, int{CUDNN_STATUS_NOT_INITIALIZED});
   std::string error = error_of([] { CudnnAttention attention(library(), nullptr, {.tokens = 16}); });
   EXPECT_THAT(error, HasSubstr("cuDNN: cannot start"));

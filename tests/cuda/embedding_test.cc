@@ -9,19 +9,25 @@ namespace {
 
 class EmbeddingKernels : public KernelTest {};
 
-TEST_F(EmbeddingKernels, Forward) { agrees_with_the_reference(EmbeddingFwd::kName, embedding_cases, 10); }
-TEST_F(EmbeddingKernels, Backward) { agrees_with_the_reference(EmbeddingBwd::kName, embedding_cases, 10); }
-TEST_F(EmbeddingKernels, Gather) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
-TEST_F(EmbeddingKernels, Scatter) { agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10); }
+TEST_F(EmbeddingKernels, ForwardMatchesReference) {
+  agrees_with_the_reference(EmbeddingFwd::kName, embedding_cases, 10);
+}
+TEST_F(EmbeddingKernels, BackwardMatchesReference) {
+  agrees_with_the_reference(EmbeddingBwd::kName, embedding_cases, 10);
+}
+TEST_F(EmbeddingKernels, GatherMatchesReference) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
+TEST_F(EmbeddingKernels, ScatterMatchesReference) {
+  agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10);
+}
 
-TEST_F(EmbeddingKernels, PartsOfAVocabulary) {
+TEST_F(EmbeddingKernels, VocabularyPartsMatchReference) {
   for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName}) {
     agrees_with_the_reference(op, vocab_part_cases, 18);
     needs_no_alignment(op, vocab_part_cases, 5);
   }
 }
 
-TEST_F(EmbeddingKernels, AnyAlignment) {
+TEST_F(EmbeddingKernels, AcceptsAnyAlignment) {
   for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName, GatherRows::kName, ScatterRows::kName})
     needs_no_alignment(op, embedding_cases, 7);
 }
@@ -42,16 +48,16 @@ void examine_tokens(const std::string& name, int64_t vocab, int64_t columns, con
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-TEST_F(EmbeddingKernels, OneTokenOnly) { examine_tokens("one", 3, 8, std::vector<double>(300, 2)); }
+TEST_F(EmbeddingKernels, OneTokenMatchesReference) { examine_tokens("one", 3, 8, std::vector<double>(300, 2)); }
 
-TEST_F(EmbeddingKernels, FrequentAndRareTokens) {
+TEST_F(EmbeddingKernels, FrequentAndRareTokensMatchReference) {
   std::vector<double> tokens;  // token 0 more than half of the time; runs that end at a block's edge and near it
   for (int i = 0; i < 400; ++i) tokens.push_back(i % 2 ? 0 : 1 + i % 16 * (i % 3) / 2);
   examine_tokens("frequent", 40, 40, tokens);
 }
 
 // Runs that belong entirely to another rank, or end with its tokens; also no runs, and all.
-TEST_F(EmbeddingKernels, TokensOfOtherRanks) {
+TEST_F(EmbeddingKernels, VocabularyPartsSkipTokensOfOtherRanks) {
   std::vector<double> tokens;
   for (int i = 0; i < 100; ++i) tokens.push_back(i % 3 ? 100 + i % 2 : i % 8);
   for (const auto& [first, count] : {std::pair{0, 8}, {3, 5}, {100, 40}, {101, 1}, {60, 40}, {0, 140}})
@@ -59,7 +65,7 @@ TEST_F(EmbeddingKernels, TokensOfOtherRanks) {
 }
 
 // Positions need one radix digit, tokens two shorter ones: tokens need the larger scratch memory.
-TEST_F(EmbeddingKernels, DigitsOfPositionsAreLonger) {
+TEST_F(EmbeddingKernels, ScratchCoversLongerDigitsOfPositions) {
   constexpr int64_t kRows = 70, kColumns = 8;
   Examiner examine(make_cuda_backend, {.threads = {2}});
   OpCase<EmbeddingBwd> c{"positions",
@@ -74,7 +80,7 @@ TEST_F(EmbeddingKernels, DigitsOfPositionsAreLonger) {
 }
 
 // 2^17 rows: two passes of nine bits. Tokens at both ends, and neighbours that differ in a single digit.
-TEST_F(EmbeddingKernels, EndsOfALargeVocabulary) {
+TEST_F(EmbeddingKernels, EndsOfALargeVocabularyMatchReference) {
   std::vector<double> tokens;
   for (int i = 0; i < 70; ++i)
     for (const double t : {131071, 0, 511, 512, 130560, 1}) tokens.push_back(t);
@@ -82,7 +88,7 @@ TEST_F(EmbeddingKernels, EndsOfALargeVocabulary) {
 }
 
 // More rows than one tile of the sort. Sums are in row order: bit-identical to sequential sums.
-TEST_F(EmbeddingKernels, SumsAreInTheOrderOfRows) {
+TEST_F(EmbeddingKernels, SumsAreInRowOrder) {
   constexpr int64_t kRows = 4500, kVocab = 600;
   OpCase<EmbeddingBwd> c{"order",
                          {.dwte = tensor(DType::f32, {kVocab, 1}),

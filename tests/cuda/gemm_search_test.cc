@@ -19,7 +19,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-TEST(GemmTiles, AreThoseOfTheHeader) {
+TEST(GemmTiles, MatchTheCublasLtHeader) {
   const auto is = [](uint32_t tile, int64_t rows, int64_t cols) {
     EXPECT_EQ(tile_shape(tile).rows, rows) << tile;
     EXPECT_EQ(tile_shape(tile).cols, cols) << tile;
@@ -86,7 +86,7 @@ class GemmSearchTest : public KernelTest {
 };
 
 // An algorithm that leaves out part of a GEMM is the fastest, and must not be used.
-TEST_F(GemmSearchTest, WhoeverGivesOtherResultsIsNotUsed) {
+TEST_F(GemmSearchTest, AlgorithmWithWrongResultsIsRejected) {
   const Gemm op = product(32, 32, 512);
   fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
     const int parts = config<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
@@ -116,7 +116,7 @@ TEST_F(GemmSearchTest, WhoeverGivesOtherResultsIsNotUsed) {
 }
 
 // GEMMs that were not autotuned run in parts; the reported algorithm is that of the GEMM inside.
-TEST_F(GemmSearchTest, TheTimeOfAProductInPartsHasItsAlgorithm) {
+TEST_F(GemmSearchTest, UnfusedGemmReportsTheAlgorithmOfItsGemm) {
   Gemm op = product(64, 96, 32);
   fake().set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 60.0; });
   GemmRunner runner = make();
@@ -131,7 +131,7 @@ TEST_F(GemmSearchTest, TheTimeOfAProductInPartsHasItsAlgorithm) {
   EXPECT_GT(parts.seconds, plain.seconds);
 }
 
-TEST_F(GemmSearchTest, WordsHaveRowsAndColumnsOfRowMajorMatrices) {
+TEST_F(GemmSearchTest, DescriptionUsesRowMajorTileShapes) {
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
     algorithms.push_back(algorithm);

@@ -122,7 +122,7 @@ class GemmTest : public KernelTest {
 };
 
 // The 17 cases that mix dtypes as no model does are refused; all others agree with the reference.
-TEST_F(GemmTest, AllCasesAgreeOrAreRefusedByName) {
+TEST_F(GemmTest, AllCasesMatchReferenceOrAreRefusedByName) {
   Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {1, 2}, .only = Gemm::kName});
   gemm_cases(examine);
   int refused = 0;
@@ -135,7 +135,7 @@ TEST_F(GemmTest, AllCasesAgreeOrAreRefusedByName) {
   EXPECT_GT(examine.seen().at(Gemm::kName), 300);
 }
 
-TEST_F(GemmTest, RefusesTypesByName) {
+TEST_F(GemmTest, NamesUnsupportedDtypes) {
   GemmRunner runner = make();
   Gemm op = product(16, 16, 16);
   op.a.dtype = DType::bf16;
@@ -145,7 +145,7 @@ TEST_F(GemmTest, RefusesTypesByName) {
   EXPECT_THAT(error_of([&] { run(runner, op); }), HasSubstr("GEMMs of bf16 give bf16 or f32 on a GPU, not f16"));
 }
 
-TEST_F(GemmTest, NothingToSum) {
+TEST_F(GemmTest, EmptySumsGiveZero) {
   GemmRunner runner = make();
   Gemm op = product(3, 5, 1);
   op.a.shape = {3, 0};
@@ -183,7 +183,7 @@ TEST_F(GemmTest, CapturedLaunchesRunAtEachReplay) {
   CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
-TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
+TEST_F(GemmTest, ProblemDescriptionHasAllKeys) {
   Gemm op = product(64, 48, 32);
   EXPECT_EQ(cat(problem_of(op)), "f32[64, 48] = f32[64, 32] f32[32, 48], rows 48 32 48, aligned 16 16 16");
   op.b = {op.b.data, DType::f32, {48, 32}, 40};
@@ -202,7 +202,7 @@ TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
 
 // The library's documented constraints on the auxiliary matrix, and epilogues where it would be less exact than
 // separate ops.
-TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
+TEST_F(GemmTest, UnsupportedEpiloguesAreNotRequestedFromTheLibrary) {
   Gemm op = gelu_product(64, 48, 32);
   EXPECT_TRUE(cuda::can_fuse(problem_of(op)));
   op.aux.data = op.aux.at(1);
@@ -218,7 +218,7 @@ TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
   EXPECT_FALSE(cuda::can_fuse(problem_of(single)));
 }
 
-TEST_F(GemmTest, ChoicesComeBackFromTheirText) {
+TEST_F(GemmTest, ChoicesRoundTripThroughText) {
   GemmRunner one = make(), two = make();
   EXPECT_THAT(one.export_choices(), HasSubstr("\"choices\": {}"));
   for (const Gemm& op : {product(64, 64, 64), product(8, 24, 16)}) run(one, op);
@@ -232,7 +232,7 @@ TEST_F(GemmTest, ChoicesComeBackFromTheirText) {
   EXPECT_EQ(two.export_choices(), text);
 }
 
-TEST_F(GemmTest, ChoicesOfAnotherMachineAreNotTaken) {
+TEST_F(GemmTest, ChoicesOfAnotherMachineAreIgnored) {
   GemmRunner one = make();
   run(one, product(64, 64, 64));
   const std::string text = one.export_choices();
@@ -299,7 +299,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   EXPECT_THAT(error, HasSubstr("delete the file"));
 }
 
-TEST_F(GemmTest, ChoicesOfOlderVersionsAreTaken) {
+TEST_F(GemmTest, ChoicesOfOlderVersionsAreAccepted) {
   GemmRunner one = make(), two = make();
   const Gemm op = product(64, 64, 64);
   run(one, op);
@@ -311,7 +311,7 @@ TEST_F(GemmTest, ChoicesOfOlderVersionsAreTaken) {
 }
 
 // Without autotuning: the GEMM, then a separate kernel that reads the rounded values.
-TEST_F(GemmTest, EpiloguesAreInPartsAtFirst) {
+TEST_F(GemmTest, EpiloguesAreUnfusedBeforeAutotuning) {
   GemmRunner runner = make();
   const Gemm op = gelu_product(32, 64, 16);
   run(runner, op);
@@ -331,7 +331,7 @@ TEST_F(GemmTest, EpiloguesAreInPartsAtFirst) {
   EXPECT_EQ(other.export_choices(), runner.export_choices());
 }
 
-TEST_F(GemmTest, NoAlgorithmAtAll) {
+TEST_F(GemmTest, ReportsThatNoAlgorithmIsAvailable) {
   CublasLtTable table = library();
   table.cublasLtMatmulAlgoGetHeuristic = [](auto, auto, auto, auto, auto, auto, auto, int, auto, int* count) {
     *count = 0;
@@ -346,7 +346,7 @@ TEST_F(GemmTest, NoAlgorithmAtAll) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Rejects algorithms that sum in d, in the order of arrival, or in 16 bits.
-TEST_F(GemmTest, AnswersThatAreNotDeterministicAreNotTaken) {
+TEST_F(GemmTest, NondeterministicAlgorithmsAreRejected) {
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
     static uint32_t forced;
     forced = scheme;
@@ -386,7 +386,7 @@ TEST_F(GemmTest, SearchTimesEachProblemOnceAndObeysItsLimit) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
+TEST_F(GemmTest, SearchKeepsTheFastestAndAFileRestoresIt) {
   const Gemm op = product(32, 32, 512);
   std::vector<int> used;
   const auto three_parts_are_best = [&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
@@ -414,7 +414,7 @@ TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
 }
 
 // With all epilogues fused, the cases agree with the reference.
-TEST_F(GemmTest, FusedEpiloguesAgree) {
+TEST_F(GemmTest, FusedEpiloguesMatchReference) {
   fusing_pays();
   Examiner examine(make_searching_backend, {.threads = {1}, .only = Gemm::kName, .every = 3});
   gemm_cases(examine);
@@ -454,7 +454,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
 }
 
 // The library writes bias gradients in d's dtype, which must match ours.
-TEST_F(GemmTest, SumsOverlappedWithA16BitGemmAreDoneInParts) {
+TEST_F(GemmTest, BiasGradientsOf16BitGemmsAreUnfused) {
   Gemm op{.d = matrix16(32, 64, 1), .a = matrix16(16, 32, 2), .b = matrix16(16, 64, 3)};
   op.ta = true;
   op.epilogue = Epilogue::sum_b;
@@ -474,7 +474,7 @@ TEST_F(GemmTest, SumsOverlappedWithA16BitGemmAreDoneInParts) {
 
 // The library's fused GELU sees sums that are not rounded yet. So recomputation must use the same kernel; and if that
 // is needed in every step, autotuning finds separate ops faster.
-TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {
+TEST_F(GemmTest, FusedGeluIsRecomputedBitExactly) {
   const Gemm op = gelu_product(32, 64, 16);
   Gemm again = op;
   again.recompute = true;
@@ -494,7 +494,7 @@ TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {
   EXPECT_EQ(selective.search(std::vector<Gemm>{op, again}, 600, stream_).fused, 0);
 }
 
-TEST_F(GemmTest, AnEpilogueThatTheLibraryRefusesStaysInParts) {
+TEST_F(GemmTest, EpilogueRefusedByTheLibraryStaysUnfused) {
   CublasLtTable table = library();
   table.cublasLtMatmulAlgoGetHeuristic = [](auto handle, auto desc, auto a, auto b, auto c, auto d, auto preference,
                                             int most, cublasLtMatmulHeuristicResult_t* answers, int* count) {
@@ -539,7 +539,7 @@ TEST_F(GemmTest, SearchIgnoresSmallGains) {
   CUDA_CHECK(cudaStreamSynchronize(stream_));
 }
 
-TEST_F(GemmTest, FailuresOfTheLibraryNameStatusProductAndRemedy) {
+TEST_F(GemmTest, LibraryFailuresNameStatusGemmAndRemedy) {
   emu::fail_next("cublasLtCreate", 1, int{CUBLAS_STATUS_NOT_INITIALIZED});
   std::string error = error_of([&] { make(); });
   EXPECT_THAT(error, HasSubstr("cuBLASLt: cannot start: CUBLAS_STATUS_NOT_INITIALIZED"));

@@ -56,7 +56,7 @@ TEST_F(IndexSort, IsStable) {
   expect_sorted(drawn(64, int64_t{1} << 31), int64_t{1} << 31);
 }
 
-TEST_F(IndexSort, OneIndexAndBothEnds) {
+TEST_F(IndexSort, SortsEqualIndicesAndBothEndsOfTheRange) {
   expect_sorted(std::vector<int>(2500, 7), 8);
   std::vector<int> ends;
   for (int i = 0; i < 500; ++i) ends.push_back(i % 3 ? 131071 : 0);

@@ -27,11 +27,11 @@ OpCase<CrossEntropy> cross_entropy(const std::string& name, DType dtype, const S
   return c;
 }
 
-TEST_F(Loss, CrossEntropy) { agrees_with_the_reference(CrossEntropy::kName, loss_cases, 50); }
-TEST_F(Loss, BySource) { agrees_with_the_reference(SourceLosses::kName, loss_cases, 15); }
+TEST_F(Loss, CrossEntropyMatchesReference) { agrees_with_the_reference(CrossEntropy::kName, loss_cases, 50); }
+TEST_F(Loss, LossBySourceMatchesReference) { agrees_with_the_reference(SourceLosses::kName, loss_cases, 15); }
 TEST_F(Loss, NeedsNoAlignment) { needs_no_alignment(CrossEntropy::kName, loss_cases, 5); }
 
-TEST_F(Loss, PartsOfAVocabulary) {
+TEST_F(Loss, VocabularyPartsMatchReference) {
   agrees_with_the_reference(RowMax::kName, vocab_part_cases, 9);
   agrees_with_the_reference(LogitSums::kName, vocab_part_cases, 18);
   agrees_with_the_reference(CrossEntropy::kName, vocab_part_cases, 50);
@@ -39,7 +39,7 @@ TEST_F(Loss, PartsOfAVocabulary) {
     needs_no_alignment(op, vocab_part_cases, 5);
 }
 
-TEST_F(Loss, ATeacher) {
+TEST_F(Loss, DistillationMatchesReference) {
   agrees_with_the_reference(DistilledCrossEntropy::kName, loss_cases, 18);
   for (const char* op : {DistillSums::kName, DistilledCrossEntropy::kName}) {
     agrees_with_the_reference(op, vocab_part_cases, 18);
@@ -47,7 +47,7 @@ TEST_F(Loss, ATeacher) {
   }
 }
 
-TEST_F(Loss, TopLogitsOfATeacher) {
+TEST_F(Loss, TopLogitsDistillationMatchesReference) {
   for (const char* op : {TopLogits::kName, PickLogits::kName, CachedDistilledCrossEntropy::kName}) {
     agrees_with_the_reference(op, top_logits_cases, 20, 5);
     needs_no_alignment(op, top_logits_cases, 9);
@@ -55,7 +55,7 @@ TEST_F(Loss, TopLogitsOfATeacher) {
 }
 
 // Rows of which only a part fits in shared memory, and rows that end inside a batch of loads.
-TEST_F(Loss, LongRows) {
+TEST_F(Loss, LongRowsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {8192, 8200, 30016}) {
     examine(cross_entropy("long", DType::f32, {2, columns}, columns - 3));
@@ -66,7 +66,7 @@ TEST_F(Loss, LongRows) {
 }
 
 // One special logit at a time: -inf means that a token is impossible, NaN and +inf make loss and gradient NaN.
-TEST_F(Loss, LogitsThatAreNoNumbers) {
+TEST_F(Loss, NonFiniteLogitsPropagate) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats)
     for (const double special : {-kInf, kInf, double(NAN)})
@@ -84,7 +84,7 @@ TEST_F(Loss, LogitsThatAreNoNumbers) {
 
 // With split vocabularies, the max over a part skips NaN, and the sum is then NaN; if all logits are -inf, so is the
 // max, and the sum is 0.
-TEST_F(Loss, PartsWhoseLogitsAreNoNumbers) {
+TEST_F(Loss, NonFiniteLogitsOfVocabularyPartsPropagate) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   constexpr int64_t kRows = 4, kPadded = 300;
   const VocabPart part{.first = 100, .count = 297, .total = 500};
@@ -116,7 +116,7 @@ TEST_F(Loss, PartsWhoseLogitsAreNoNumbers) {
 }
 
 // The host refuses such targets when data is read; the kernel cannot report them, but must not access memory with them.
-TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
+TEST_F(Loss, TargetOutsideTheVocabularyGivesNanLoss) {
   const TestBackend b = make_cuda_backend(2);
   Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), losses(*b.device, tensor(DType::f32, {2}), 1);
   Guarded targets(*b.device, tensor(DType::i32, {2}), 1), scale(*b.device, tensor(DType::f32, {1}), 1);
@@ -141,7 +141,7 @@ TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
 }
 
 // The target belongs to no rank, so no part has its logit.
-TEST_F(Loss, ATargetOutsideAllPartsMakesTheSumsNaN) {
+TEST_F(Loss, TargetOutsideAllPartsGivesNanSums) {
   const TestBackend b = make_cuda_backend(2);
   Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), sums(*b.device, tensor(DType::f32, {2, 2}), 1);
   Guarded targets(*b.device, tensor(DType::i32, {2}), 1), max(*b.device, tensor(DType::f32, {2}), 1);

@@ -7,25 +7,33 @@ namespace {
 
 class MlpKernels : public KernelTest {};
 
-TEST_F(MlpKernels, GeluForward) { agrees_with_the_reference(GeluFwd::kName, mlp_cases, 10); }
-TEST_F(MlpKernels, GeluBackward) { agrees_with_the_reference(GeluBwd::kName, mlp_cases, 20); }
-TEST_F(MlpKernels, SwigluForward) { agrees_with_the_reference(SwigluFwd::kName, mlp_cases, 10); }
-TEST_F(MlpKernels, SwigluBackward) { agrees_with_the_reference(SwigluBwd::kName, mlp_cases, 20); }
+TEST_F(MlpKernels, GeluForwardMatchesReference) { agrees_with_the_reference(GeluFwd::kName, mlp_cases, 10); }
+TEST_F(MlpKernels, GeluBackwardMatchesReference) { agrees_with_the_reference(GeluBwd::kName, mlp_cases, 20); }
+TEST_F(MlpKernels, SwigluForwardMatchesReference) { agrees_with_the_reference(SwigluFwd::kName, mlp_cases, 10); }
+TEST_F(MlpKernels, SwigluBackwardMatchesReference) { agrees_with_the_reference(SwigluBwd::kName, mlp_cases, 20); }
 
-TEST_F(MlpKernels, ActivationForward) { agrees_with_the_reference(ActivationFwd::kName, activation_cases, 10); }
-TEST_F(MlpKernels, ActivationBackward) { agrees_with_the_reference(ActivationBwd::kName, activation_cases, 20); }
-TEST_F(MlpKernels, ScaledSum) { agrees_with_the_reference(ScaledSum::kName, activation_cases, 10); }
-TEST_F(MlpKernels, GatedSum) { agrees_with_the_reference(GatedSum::kName, activation_cases, 10); }
-TEST_F(MlpKernels, GatedSumBackward) { agrees_with_the_reference(GatedSumBwd::kName, activation_cases, 10); }
-TEST_F(MlpKernels, ScaledSumBackward) { agrees_with_the_reference(ScaledSumBwd::kName, activation_cases, 10); }
+TEST_F(MlpKernels, ActivationForwardMatchesReference) {
+  agrees_with_the_reference(ActivationFwd::kName, activation_cases, 10);
+}
+TEST_F(MlpKernels, ActivationBackwardMatchesReference) {
+  agrees_with_the_reference(ActivationBwd::kName, activation_cases, 20);
+}
+TEST_F(MlpKernels, ScaledSumMatchesReference) { agrees_with_the_reference(ScaledSum::kName, activation_cases, 10); }
+TEST_F(MlpKernels, GatedSumMatchesReference) { agrees_with_the_reference(GatedSum::kName, activation_cases, 10); }
+TEST_F(MlpKernels, GatedSumBackwardMatchesReference) {
+  agrees_with_the_reference(GatedSumBwd::kName, activation_cases, 10);
+}
+TEST_F(MlpKernels, ScaledSumBackwardMatchesReference) {
+  agrees_with_the_reference(ScaledSumBwd::kName, activation_cases, 10);
+}
 
-TEST_F(MlpKernels, AnyAlignment) {
+TEST_F(MlpKernels, AcceptsAnyAlignment) {
   needs_no_alignment(GeluBwd::kName, mlp_cases, 9);
   needs_no_alignment(SwigluBwd::kName, mlp_cases, 9);
 }
 
 // Whole 16-byte packs and several blocks, the last one not full; gradients that overwrite their inputs.
-TEST_F(MlpKernels, Packs) {
+TEST_F(MlpKernels, VectorLoadsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats) {
     const Tensor x = tensor(dtype, {7, 1200}), gu = tensor(dtype, {7, 2400});
@@ -41,7 +49,7 @@ TEST_F(MlpKernels, Packs) {
 }
 
 // Intermediate overflow must not corrupt the result, and NaN must not vanish.
-TEST_F(MlpKernels, ExtremeValues) {
+TEST_F(MlpKernels, ExtremeValuesMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   const Tensor x = tensor(DType::f32, {1, 8}), gu = tensor(DType::f32, {1, 8}), dy = tensor(DType::f32, {1, 4});
   const Init values = listed({1e25, -1e25, 3e38, -3e38, double(NAN), 1e-30, -88.7, 7e4});

@@ -6,17 +6,21 @@ namespace {
 
 class MoeKernels : public KernelTest {};
 
-TEST_F(MoeKernels, RouteForward) { agrees_with_the_reference(RouteFwd::kName, moe_cases, 10); }
-TEST_F(MoeKernels, DropChoices) { agrees_with_the_reference(DropChoices::kName, moe_cases, 10); }
-TEST_F(MoeKernels, RouteBackward) { agrees_with_the_reference(RouteBwd::kName, moe_cases, 20); }
-TEST_F(MoeKernels, SortByExpert) { agrees_with_the_reference(SortByExpert::kName, moe_cases, 10); }
-TEST_F(MoeKernels, SendSlots) { agrees_with_the_reference(SendSlots::kName, moe_cases, 10); }
-TEST_F(MoeKernels, SumRows) { agrees_with_the_reference(SumRows::kName, moe_cases, 10); }
-TEST_F(MoeKernels, WeightedSwigluForward) { agrees_with_the_reference(WeightedSwigluFwd::kName, moe_cases, 10); }
-TEST_F(MoeKernels, WeightedSwigluBackward) { agrees_with_the_reference(WeightedSwigluBwd::kName, moe_cases, 10); }
-TEST_F(MoeKernels, GroupedGemms) { agrees_with_the_reference(GroupedGemm::kName, moe_cases, 20, 4); }
+TEST_F(MoeKernels, RouteForwardMatchesReference) { agrees_with_the_reference(RouteFwd::kName, moe_cases, 10); }
+TEST_F(MoeKernels, DropChoicesMatchesReference) { agrees_with_the_reference(DropChoices::kName, moe_cases, 10); }
+TEST_F(MoeKernels, RouteBackwardMatchesReference) { agrees_with_the_reference(RouteBwd::kName, moe_cases, 20); }
+TEST_F(MoeKernels, SortByExpertMatchesReference) { agrees_with_the_reference(SortByExpert::kName, moe_cases, 10); }
+TEST_F(MoeKernels, SendSlotsMatchesReference) { agrees_with_the_reference(SendSlots::kName, moe_cases, 10); }
+TEST_F(MoeKernels, SumRowsMatchesReference) { agrees_with_the_reference(SumRows::kName, moe_cases, 10); }
+TEST_F(MoeKernels, WeightedSwigluForwardMatchesReference) {
+  agrees_with_the_reference(WeightedSwigluFwd::kName, moe_cases, 10);
+}
+TEST_F(MoeKernels, WeightedSwigluBackwardMatchesReference) {
+  agrees_with_the_reference(WeightedSwigluBwd::kName, moe_cases, 10);
+}
+TEST_F(MoeKernels, GroupedGemmMatchesReference) { agrees_with_the_reference(GroupedGemm::kName, moe_cases, 20, 4); }
 
-TEST_F(MoeKernels, AnyAlignment) {
+TEST_F(MoeKernels, AcceptsAnyAlignment) {
   needs_no_alignment(SumRows::kName, moe_cases, 9);
   needs_no_alignment(WeightedSwigluFwd::kName, moe_cases, 9);
   needs_no_alignment(WeightedSwigluBwd::kName, moe_cases, 9);

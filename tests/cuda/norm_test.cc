@@ -7,16 +7,16 @@ namespace {
 
 class Norms : public KernelTest {};
 
-TEST_F(Norms, Forward) { agrees_with_the_reference(NormFwd::kName, norm_cases, 10); }
-TEST_F(Norms, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
-TEST_F(Norms, Backward) { agrees_with_the_reference(NormBwd::kName, norm_cases, 10); }
+TEST_F(Norms, ForwardMatchesReference) { agrees_with_the_reference(NormFwd::kName, norm_cases, 10); }
+TEST_F(Norms, ApplyMatchesReference) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
+TEST_F(Norms, BackwardMatchesReference) { agrees_with_the_reference(NormBwd::kName, norm_cases, 10); }
 
-TEST_F(Norms, AnyAlignment) {
+TEST_F(Norms, AcceptsAnyAlignment) {
   for (const char* op : {NormFwd::kName, NormApply::kName, NormBwd::kName}) needs_no_alignment(op, norm_cases, 36);
 }
 
 // Rows that need more shared memory than any block of the GPU can have.
-TEST_F(Norms, RowsThatAreTooLongAreRefusedByName) {
+TEST_F(Norms, RowsThatAreTooLongAreRefused) {
   Examiner examine(make_cuda_backend, {.threads = {1}});
   const Tensor x = tensor(DType::f32, {1, 40001}), w = tensor(DType::f32, {40001}), column = tensor(DType::f32, {1});
   examine(OpCase<NormBwd>{
@@ -76,7 +76,7 @@ constexpr Setting kRows[] = {
     {NormKind::rms, DType::f32, DType::bf16, 3, 5120},    {NormKind::layer, DType::bf16, DType::bf16, 2, 8200},
 };
 
-TEST_F(Norms, LongRows) {
+TEST_F(Norms, LongRowsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {
     examine(OpCase<NormFwd>{s.name(), forward(s)});
@@ -88,7 +88,7 @@ TEST_F(Norms, LongRows) {
 }
 
 // Recomputation gives the same bits as the forward pass.
-TEST_F(Norms, ApplyRepeatsTheBits) {
+TEST_F(Norms, ApplyRecomputesTheSameBits) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {
     const auto first = examine.backend_results(OpCase<NormFwd>{s.name(), forward(s)});

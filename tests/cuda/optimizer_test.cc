@@ -15,34 +15,58 @@ namespace {
 
 class Optimizer : public KernelTest {};
 
-TEST_F(Optimizer, AdamW) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
-TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
-TEST_F(Optimizer, ScheduleFreeAdamW) { agrees_with_the_reference(ScheduleFreeAdamW::kName, optimizer_cases, 90); }
-TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
-TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
-TEST_F(Optimizer, AdamDirection) { agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32); }
-TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
-TEST_F(Optimizer, AverageTrustRatio) { agrees_with_the_reference(AverageTrustRatio::kName, optimizer_cases, 1); }
-TEST_F(Optimizer, FrozenTrustRatio) { agrees_with_the_reference(FrozenTrustRatio::kName, optimizer_cases, 1); }
-TEST_F(Optimizer, OneBitMomentum) { agrees_with_the_reference(OneBitMomentum::kName, optimizer_cases, 10); }
-TEST_F(Optimizer, OneBitMean) { agrees_with_the_reference(OneBitMean::kName, optimizer_cases, 8); }
-TEST_F(Optimizer, OneBitDirection) { agrees_with_the_reference(OneBitDirection::kName, optimizer_cases, 10); }
-TEST_F(Optimizer, PackGroups) { agrees_with_the_reference(PackGroups::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, SumGroups) { agrees_with_the_reference(SumGroups::kName, optimizer_cases, 27); }
-TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, QkClip) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }
-TEST_F(Optimizer, FactoredMoments) { agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30); }
-TEST_F(Optimizer, ClipFactors) { agrees_with_the_reference(ClipFactors::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
-TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
-TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
-TEST_F(Optimizer, Orthogonalize) { agrees_with_the_reference(Orthogonalize::kName, optimizer_cases, 10); }
-TEST_F(Optimizer, NormalizeNeurons) { agrees_with_the_reference(NormalizeNeurons::kName, optimizer_cases, 40); }
-TEST_F(Optimizer, SplitMaster) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, JoinMaster) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
-TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
+TEST_F(Optimizer, AdamWMatchesReference) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
+TEST_F(Optimizer, AdamW8bitMatchesReference) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
+TEST_F(Optimizer, ScheduleFreeAdamWMatchesReference) {
+  agrees_with_the_reference(ScheduleFreeAdamW::kName, optimizer_cases, 90);
+}
+TEST_F(Optimizer, SgdMatchesReference) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
+TEST_F(Optimizer, EmaMatchesReference) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
+TEST_F(Optimizer, LionMatchesReference) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
+TEST_F(Optimizer, AdamDirectionMatchesReference) {
+  agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32);
+}
+TEST_F(Optimizer, ScaleByTrustRatioMatchesReference) {
+  agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6);
+}
+TEST_F(Optimizer, AverageTrustRatioMatchesReference) {
+  agrees_with_the_reference(AverageTrustRatio::kName, optimizer_cases, 1);
+}
+TEST_F(Optimizer, FrozenTrustRatioMatchesReference) {
+  agrees_with_the_reference(FrozenTrustRatio::kName, optimizer_cases, 1);
+}
+TEST_F(Optimizer, OneBitMomentumMatchesReference) {
+  agrees_with_the_reference(OneBitMomentum::kName, optimizer_cases, 10);
+}
+TEST_F(Optimizer, OneBitMeanMatchesReference) { agrees_with_the_reference(OneBitMean::kName, optimizer_cases, 8); }
+TEST_F(Optimizer, OneBitDirectionMatchesReference) {
+  agrees_with_the_reference(OneBitDirection::kName, optimizer_cases, 10);
+}
+TEST_F(Optimizer, PackGroupsMatchesReference) { agrees_with_the_reference(PackGroups::kName, optimizer_cases, 20); }
+TEST_F(Optimizer, SumGroupsMatchesReference) { agrees_with_the_reference(SumGroups::kName, optimizer_cases, 27); }
+TEST_F(Optimizer, OutputSquaresMatchesReference) {
+  agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12);
+}
+TEST_F(Optimizer, ScaleOutputsMatchesReference) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
+TEST_F(Optimizer, QkClipMatchesReference) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }
+TEST_F(Optimizer, FactoredMomentsMatchesReference) {
+  agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30);
+}
+TEST_F(Optimizer, ClipFactorsMatchesReference) { agrees_with_the_reference(ClipFactors::kName, optimizer_cases, 20); }
+TEST_F(Optimizer, MomentumMatchesReference) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
+TEST_F(Optimizer, NormalizeMatrixMatchesReference) {
+  agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19);
+}
+TEST_F(Optimizer, CombineMatchesReference) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
+TEST_F(Optimizer, OrthogonalizeMatchesReference) {
+  agrees_with_the_reference(Orthogonalize::kName, optimizer_cases, 10);
+}
+TEST_F(Optimizer, NormalizeNeuronsMatchesReference) {
+  agrees_with_the_reference(NormalizeNeurons::kName, optimizer_cases, 40);
+}
+TEST_F(Optimizer, SplitMasterMatchesReference) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
+TEST_F(Optimizer, JoinMasterMatchesReference) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
+TEST_F(Optimizer, StepControlMatchesReference) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
@@ -51,7 +75,7 @@ TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(ScaleOutputs::kName, optimizer_cases, 5);
   needs_no_alignment(QkClip::kName, qk_clip_cases, 5);
 }
-TEST_F(Optimizer, HalvesNeedNoAlignment) {
+TEST_F(Optimizer, SplitMastersNeedNoAlignment) {
   needs_no_alignment(SplitMaster::kName, optimizer_cases, 3);
   needs_no_alignment(JoinMaster::kName, optimizer_cases, 3);
 }
@@ -107,7 +131,7 @@ class OptimizerBits : public Optimizer {
   }
 };
 
-TEST_F(OptimizerBits, OfOneBuffer) {
+TEST_F(OptimizerBits, SingleTensorUpdatesMatchTheCpuBitExactly) {
   are_those_of_the_cpu([](const Try& check) {
     for (const int64_t n : {1, 7, 2048, 2 * 2048 + 9})
       for (const Kind& kind : kKinds)
@@ -120,7 +144,7 @@ TEST_F(OptimizerBits, OfOneBuffer) {
   });
 }
 
-TEST_F(OptimizerBits, OfALaunchOverMany) {
+TEST_F(OptimizerBits, MultiTensorUpdatesMatchTheCpuBitExactly) {
   are_those_of_the_cpu([](const Try& check) {
     for (const Kind& kind : kKinds) {
       AdamW op = adamw(2048, kind);
@@ -139,7 +163,7 @@ TEST_F(OptimizerBits, OfALaunchOverMany) {
 }
 
 // Slices of one buffer, cut at unaligned positions.
-TEST_F(Optimizer, SeveralLaunchesAreOne) {
+TEST_F(Optimizer, SlicedLaunchesMatchOneLaunch) {
   const TestBackend b = make_cuda_backend(2);
   constexpr int64_t n = 2048 + 600;
   const auto run = [&](const std::vector<int64_t>& cuts, const Kind& kind) {
@@ -184,7 +208,7 @@ TEST_F(Optimizer, SeveralLaunchesAreOne) {
 }
 
 // Random states with random options.
-TEST_F(Optimizer, StepControlIsCloseStepBitForBit) {
+TEST_F(Optimizer, StepControlMatchesTheHostBitExactly) {
   const TestBackend b = make_cuda_backend(1);
   Guarded memory(*b.device, tensor(DType::u8, {int64_t(sizeof(StepState))}), 1);
   for (uint64_t k = 0; k < 200; ++k) {
@@ -234,7 +258,7 @@ TEST(OptimizerBudget, AccessesAreCoalescedAndFreeOfConflicts) {
             "");
 }
 
-TEST(OptimizerBudget, ScheduleFreeStepsAreCoalescedToo) {
+TEST(OptimizerBudget, ScheduleFreeAccessesAreCoalesced) {
   const AccessBudget budget;
   const auto op = [&](DType master, std::optional<DType> copy, DType v) {
     const Shape n{4096};
@@ -249,7 +273,7 @@ TEST(OptimizerBudget, ScheduleFreeStepsAreCoalescedToo) {
 }
 
 // A step of LAMB, and per-output sums and scaling in both orders of a matrix.
-TEST(OptimizerBudget, DirectionsAreCoalescedToo) {
+TEST(OptimizerBudget, LambAndPerOutputAccessesAreCoalesced) {
   const AccessBudget budget;
   const Tensor state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))});
   const auto f32 = [&](int64_t n) { return budget.tensor(DType::f32, {n}); };

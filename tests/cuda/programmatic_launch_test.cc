@@ -19,7 +19,7 @@ class ProgrammaticLaunch : public KernelTest {
   }
 };
 
-TEST_F(ProgrammaticLaunch, IsForOwnComputingWhereTheGpuHasIt) {
+TEST_F(ProgrammaticLaunch, IsUsedForComputeKernelsOnSupportedGpus) {
   for (const auto& gpu : {emu::gpu_a100(), emu::gpu_h200(), emu::gpu_b200()}) {
     for (const bool asked : {true, false}) {
       emu::simulate({gpu});

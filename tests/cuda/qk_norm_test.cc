@@ -6,11 +6,11 @@ namespace {
 
 class QkNormKernels : public KernelTest {};
 
-TEST_F(QkNormKernels, Forward) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
-TEST_F(QkNormKernels, Backward) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
-TEST_F(QkNormKernels, SumsOfParts) { agrees_with_the_reference(QkNormSums::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, ForwardMatchesReference) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, BackwardMatchesReference) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, SumsMatchReference) { agrees_with_the_reference(QkNormSums::kName, norm_cases, 10); }
 
-TEST_F(QkNormKernels, AnyAlignment) {
+TEST_F(QkNormKernels, AcceptsAnyAlignment) {
   needs_no_alignment(QkNormFwd::kName, norm_cases, 4);
   needs_no_alignment(QkNormBwd::kName, norm_cases, 4);
   needs_no_alignment(QkNormSums::kName, norm_cases, 4);
@@ -42,14 +42,14 @@ QkNormBwd backward(const Case& c) {
   op.dwq = op.dwk = tensor(DType::f32, {c.dim});
   return op;
 }
-// Of gradients; without dy of squares.
+// Sums of dy w x; without dy, of squares.
 QkNormSums sums(const Case& c) {
   const auto op = shapes<QkNormFwd>(c);
   return {.sums = op.rstd, .dy = op.x, .x = op.x, .wq = op.wq, .wk = op.wk, .heads = c.heads, .kv_heads = c.kv_heads};
 }
 
 // Groups of 1 to 32 lanes, one or two 16-byte packs per lane, and weights of another dtype than the rows.
-TEST_F(QkNormKernels, Packs) {
+TEST_F(QkNormKernels, VectorLoadsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Case& c : {Case{40, 3, 1, 128, DType::bf16, DType::bf16}, Case{5, 2, 2, 256, DType::f16, DType::f32},
                         Case{3, 1, 1, 512, DType::bf16, DType::bf16}, Case{4, 2, 1, 256, DType::f32, DType::bf16},
@@ -64,7 +64,7 @@ TEST_F(QkNormKernels, Packs) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-TEST_F(QkNormKernels, LongHeadsAreRefusedByName) {
+TEST_F(QkNormKernels, LongHeadsAreRefused) {
   const TestBackend backend = make_cuda_backend(1);
   try {
     backend.ops->run(forward({1, 1, 1, 520, DType::bf16, DType::bf16}), nullptr);

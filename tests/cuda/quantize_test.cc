@@ -21,26 +21,26 @@ class QuantizeKernels : public KernelTest {
   }
 };
 
-TEST_F(QuantizeKernels, QuantizedValuesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
-TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
-TEST_F(QuantizeKernels, EmulatedGemms) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
-TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
-TEST_F(QuantizeKernels, ProductsOf4Bits) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
-TEST_F(QuantizeKernels, Transposed) {
+TEST_F(QuantizeKernels, QuantizedValuesAndScalesMatchReference) { agrees(Quantize::kName, quantize_cases, 3, 100); }
+TEST_F(QuantizeKernels, DelayedScalesMatchReference) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
+TEST_F(QuantizeKernels, EmulatedGemmsMatchReference) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
+TEST_F(QuantizeKernels, Fp4QuantizationMatchesReference) { agrees(Quantize::kName, fp4_cases, 2, 30); }
+TEST_F(QuantizeKernels, Fp4GemmsMatchReference) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
+TEST_F(QuantizeKernels, TransposedQuantizationMatchesReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}, .only = Quantize::kName});
   transposed_cases(examine);
   EXPECT_GT(examine.seen().at(Quantize::kName), 100);
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
-TEST_F(QuantizeKernels, AmaxOfParts) { agrees(AmaxOfPart::kName, quantize_part_cases, 2, 50); }
-TEST_F(QuantizeKernels, QuantizedParts) { agrees(QuantizePart::kName, quantize_part_cases, 3, 100); }
-TEST_F(QuantizeKernels, AnyAlignment) {
+TEST_F(QuantizeKernels, AmaxOfPartsMatchesReference) { agrees(AmaxOfPart::kName, quantize_part_cases, 2, 50); }
+TEST_F(QuantizeKernels, QuantizedPartsMatchReference) { agrees(QuantizePart::kName, quantize_part_cases, 3, 100); }
+TEST_F(QuantizeKernels, AcceptsAnyAlignment) {
   needs_no_alignment(Quantize::kName, quantize_cases, 37);
   needs_no_alignment(QuantizePart::kName, quantize_part_cases, 23);
 }
 
 // Several tiles and bands, and amax histories that exceed one launch's table.
-TEST_F(QuantizeKernels, ManyBlocks) {
+TEST_F(QuantizeKernels, SeveralTilesAndBandsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{1, 0}, Blocks{0, 1}, Blocks{1, 128}, Blocks{128, 128}}) {
     const Shape s{200, 528};
@@ -102,7 +102,7 @@ void native_products(Examiner& examine, int capability, int* native) {
   }
 }
 
-TEST_F(QuantizeKernels, NativeGemms) {
+TEST_F(QuantizeKernels, NativeGemmsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   int native = 0;
   native_products(examine, 90, &native);
@@ -113,7 +113,7 @@ TEST_F(QuantizeKernels, NativeGemms) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Compute capability 8.9 supports FP8 GEMMs with per-tensor scales only, 8.0 none: the library would refuse them.
-TEST_F(QuantizeKernels, OtherGpusEmulateWhatTheyLack) {
+TEST_F(QuantizeKernels, OtherGpusEmulateUnsupportedGemms) {
   for (const auto& [gpu, capability, count] : {std::tuple{emu::gpu_rtx4090(), 89, 8}, {emu::gpu_a100(), 80, 0}}) {
     emu::simulate({gpu});
     Examiner examine(make_cuda_backend, {.threads = {2}, .every = 7});
@@ -157,7 +157,7 @@ void narrow_products(Examiner& examine, int capability, int* native) {
   }
 }
 
-TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
+TEST_F(QuantizeKernels, BlackwellRunsMxfp8AndNvfp4Natively) {
   emu::simulate({emu::gpu_b200()});
   Examiner examine(make_cuda_backend, {.threads = {2}});
   int native = 0;
@@ -208,7 +208,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
 }
 
 // Kernels read and write the bytes that cost() counts, except for intermediate amaxes.
-TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
+TEST(QuantizeKernelsBudget, BytesMatchTheCostModel) {
   const QuantizeOps ops;
   for (const Quantize& op : {ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
                              ops.both({1, 128}), ops.transposed({0, 1}), ops.transposed({128, 1})}) {
@@ -221,7 +221,7 @@ TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
 }
 
 // Rows that exceed the shared memory of a block on this GPU, with and without column amaxes.
-TEST_F(QuantizeKernels, RowsThatDoNotFit) {
+TEST_F(QuantizeKernels, RowsBeyondSharedMemoryMatchReference) {
   emu::simulate({emu::gpu_rtx4090()});  // 99 KiB
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {16128, 20224, 30208})

@@ -62,7 +62,7 @@ class Silent final : public Decorated<Silent> {
 constexpr size_t kOps = 0 ATHANOR_EACH_OP(ATHANOR_ONE);
 #undef ATHANOR_ONE
 
-TEST(Scratch, OfADescribedGpuIsThatOfTheBackend) {
+TEST(Scratch, DescribedGpuPredictsTheScratchOfTheBackend) {
   auto ops = std::make_shared<Compared>();
   Examiner examine(
       [&](int) {

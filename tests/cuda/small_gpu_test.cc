@@ -14,7 +14,7 @@ class SmallGpu : public KernelTest {
 };
 
 // As much of each row as fits in half of a multiprocessor's shared memory is kept there.
-TEST_F(SmallGpu, CrossEntropyOfWholeVocabularies) {
+TEST_F(SmallGpu, CrossEntropyMatchesReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : {DType::f32, DType::bf16}) {
     OpCase<CrossEntropy> c{cat(dtype),
@@ -31,15 +31,15 @@ TEST_F(SmallGpu, CrossEntropyOfWholeVocabularies) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-TEST_F(SmallGpu, Attention) {
+TEST_F(SmallGpu, AttentionMatchesReference) {
   agrees_with_the_reference(AttentionFwd::kName, attention_cases, 10, 3);
   agrees_with_the_reference(AttentionBwd::kName, attention_cases, 10, 3);
 }
 
-TEST_F(SmallGpu, HeadNorms) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
+TEST_F(SmallGpu, HeadNormsMatchReference) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
 
 // Two sums per column of a row that is not a multiple of a vector, next to 1 KiB that the kernel needs itself.
-TEST_F(SmallGpu, NormsOfTheLongestRows) {
+TEST_F(SmallGpu, NormsOfTheLongestRowsMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {12543, 12545, 12673}) {
     const Tensor x = tensor(DType::f32, {1, columns}), w = tensor(DType::f32, {columns});

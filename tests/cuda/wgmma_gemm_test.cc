@@ -158,7 +158,7 @@ class WgmmaGemm : public KernelTest {
 };
 
 // Around the rows of a warp and of a tile, its columns, its K step, and the pipeline stages.
-TEST_F(WgmmaGemm, SizesAroundTiles) {
+TEST_F(WgmmaGemm, SizesAroundTilesMatchReference) {
   agree({{1, 8, 8},
          {17, 24, 64},
          {64, 128, 72},
@@ -171,7 +171,7 @@ TEST_F(WgmmaGemm, SizesAroundTiles) {
          {260, 8, 16, 24}});
 }
 
-TEST_F(WgmmaGemm, GradientsAroundTiles) {
+TEST_F(WgmmaGemm, GradientsAroundTilesMatchReference) {
   agree({{1, 8, 8},
          {17, 24, 64},
          {64, 256, 72},
@@ -185,7 +185,7 @@ TEST_F(WgmmaGemm, GradientsAroundTiles) {
         gradient);
 }
 
-TEST_F(WgmmaGemm, HeadsAroundTiles) {
+TEST_F(WgmmaGemm, HeadsAroundTilesMatchReference) {
   const std::vector<Size> sizes = {{1, 136, 8},     {17, 192, 64},  {64, 256, 72},   {127, 264, 40},
                                    {128, 384, 256}, {145, 520, 72}, {33, 1152, 136}, {70, 200, 200, 8}};
   agree(sizes, rotated<64>);
@@ -194,7 +194,7 @@ TEST_F(WgmmaGemm, HeadsAroundTiles) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Few multiprocessors: each block processes several tiles, in several bands.
-TEST_F(WgmmaGemm, MoreTilesThanBlocks) {
+TEST_F(WgmmaGemm, MoreTilesThanBlocksMatchReference) {
   emu::GpuModel small = emu::gpu_h200();
   small.multiprocessors = 3;
   emu::simulate({small});
@@ -206,7 +206,7 @@ TEST_F(WgmmaGemm, MoreTilesThanBlocks) {
 #endif
 
 // Support depends only on the op and the GPU, so that plans know it.
-TEST_F(WgmmaGemm, SupportedShapes) {
+TEST_F(WgmmaGemm, SupportDependsOnlyOnOpAndGpu) {
   const Gemm op = product({64, 64, 64}, DType::bf16).op;
   const auto takes = [](const Gemm& g, int capability = kCapability) {
     return cuda::own_gemm_takes(problem_of(g), capability);
@@ -253,7 +253,7 @@ Gemm placed(Gemm op, Device& device) {
 }
 
 // Autotuning itself is tested in tests/cuda/train/fused_test.cc.
-TEST_F(WgmmaGemm, AFileBringsItBack) {
+TEST_F(WgmmaGemm, FileRestoresTheChoice) {
   const TestBackend backend = make_cuda_backend(1);
   const Gemm op = placed(product({8, 8, 8}, DType::bf16).op, *backend.device);
   const auto one = make_gemm_runner(), two = make_gemm_runner();
@@ -277,7 +277,7 @@ TEST_F(WgmmaGemm, AFileBringsItBack) {
 #endif
 }
 
-TEST_F(WgmmaGemm, AFileCannotAskItForWhatItHasNot) {
+TEST_F(WgmmaGemm, FileWithUnsupportedGemmIsRefused) {
   const TestBackend backend = make_cuda_backend(1);
   Gemm plain = product({128, 128, 64}, DType::bf16).op;
   plain.epilogue = Epilogue::none, plain.aux = {};

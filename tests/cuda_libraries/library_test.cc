@@ -86,7 +86,7 @@ TEST_F(LibraryTest, TheVariableMayNameTheFolder) {
   EXPECT_EQ(open_library(spec("libfake_b.so"), places).version, (Version{2, 5, 0}));
 }
 
-TEST_F(LibraryTest, AWrongVariableIsAnErrorEvenIfTheLibraryIsElsewhere) {
+TEST_F(LibraryTest, InvalidVariableIsAnErrorEvenIfTheLibraryIsElsewhere) {
   make_library("lib/libfake_c.so", 20500);
   SearchPlaces places{.overrides = {{"ATHANOR_FAKE", "/nowhere/libfake.so"}}, .cuda_folders = {folder_.string()}};
   std::string error = error_of(spec("libfake_c.so"), places);
@@ -108,7 +108,7 @@ TEST_F(LibraryTest, SearchesProgramThenToolkitThenPip) {
   EXPECT_EQ(open_library(spec("libfake_d.so"), places).version.patch, 1);
 }
 
-TEST_F(LibraryTest, AMissingLibraryTellsPlacesVersionsAndPackages) {
+TEST_F(LibraryTest, MissingLibraryReportsPlacesVersionsAndPackages) {
   SearchPlaces places{.program_folder = "/prog", .cuda_folders = {"/toolkit"}, .site_packages = {"/site"}};
   std::string error = error_of(spec("libfake_missing.so.7"), places);
   for (const char* part :
@@ -119,7 +119,7 @@ TEST_F(LibraryTest, AMissingLibraryTellsPlacesVersionsAndPackages) {
   }
 }
 
-TEST_F(LibraryTest, ATooOldLibraryIsPassedOverAndNamed) {
+TEST_F(LibraryTest, TooOldLibraryIsSkippedAndNamed) {
   std::string old = make_library("cuda/lib64/libfake_e.so", 20400);
   SearchPlaces places{.system = false, .cuda_folders = {(folder_ / "cuda").string()}};
   std::string error = error_of(spec("libfake_e.so"), places);
@@ -134,7 +134,7 @@ TEST_F(LibraryTest, AnotherMajorVersionIsRefused) {
 }
 
 // PyTorch for an older CUDA brings the same library under another name.
-TEST_F(LibraryTest, OtherMajorVersionsOfAFileThatIsMissingAreNamed) {
+TEST_F(LibraryTest, OtherMajorVersionsOfAMissingFileAreNamed) {
   make_file("site/nvidia/fake/lib/libfake_v.so.12", "");
   const std::string error =
       error_of(spec("libfake_v.so.13"), {.system = false, .site_packages = {(folder_ / "site").string()}});
@@ -142,7 +142,7 @@ TEST_F(LibraryTest, OtherMajorVersionsOfAFileThatIsMissingAreNamed) {
 }
 
 // An environment that nobody activated: its folder bin is in PATH, VIRTUAL_ENV is not set.
-TEST_F(LibraryTest, PythonOfThePathIsSearched) {
+TEST_F(LibraryTest, PythonInPathIsSearched) {
   make_file("env/bin/python3", "");
   make_file("env/lib/python3.12/site-packages/nvidia/fake/lib/libfake.so", "");
   const std::string path = std::getenv("PATH");
@@ -154,7 +154,7 @@ TEST_F(LibraryTest, PythonOfThePathIsSearched) {
   EXPECT_EQ(std::count(found.begin(), found.end(), (folder_ / "env/lib/python3.12/site-packages").string()), 1);
 }
 
-TEST_F(LibraryTest, ABrokenFileIsNamedWithTheLinkersReason) {
+TEST_F(LibraryTest, BrokenFileIsNamedWithTheLinkerError) {
   SearchPlaces places{.overrides = {{"ATHANOR_FAKE", make_file("g/libfake_g.so", "not a library at all")}}};
   std::string error = error_of(spec("libfake_g.so"), places);
   EXPECT_HAS(error, "libfake_g.so");
@@ -163,14 +163,14 @@ TEST_F(LibraryTest, ABrokenFileIsNamedWithTheLinkersReason) {
   EXPECT_HAS(error_of(spec("libfake_empty.so"), places), "libfake_empty.so");
 }
 
-TEST_F(LibraryTest, ABrokenFileDoesNotHideAGoodOne) {
+TEST_F(LibraryTest, BrokenFileDoesNotHideAValidOne) {
   make_file("cuda/lib64/libfake_h.so", "broken");
   make_library("cuda/lib/libfake_h.so", 20500);
   SearchPlaces places{.system = false, .cuda_folders = {(folder_ / "cuda").string()}};
   EXPECT_EQ(open_library(spec("libfake_h.so"), places).version, (Version{2, 5, 0}));
 }
 
-TEST_F(LibraryTest, AMissingFunctionIsNamed) {
+TEST_F(LibraryTest, MissingFunctionIsNamed) {
   SearchPlaces places{.overrides = {{"ATHANOR_FAKE", make_library("i/libfake_i.so", 20500)}}};
   Library library = open_library(spec("libfake_i.so"), places);
   try {
@@ -183,7 +183,7 @@ TEST_F(LibraryTest, AMissingFunctionIsNamed) {
   }
 }
 
-TEST(Version, DecimalCodesAreTakenApart) {
+TEST(Version, ParsesDecimalVersionNumbers) {
   EXPECT_EQ(decimal_version(130100), (Version{13, 1, 0}));
   EXPECT_EQ(decimal_version(22809), (Version{2, 28, 9}));
   std::ostringstream text;
@@ -191,7 +191,7 @@ TEST(Version, DecimalCodesAreTakenApart) {
   EXPECT_EQ(text.str(), "9.19.0");
 }
 
-TEST(SearchPlaces, ComeFromTheEnvironment) {
+TEST(SearchPlaces, AreReadFromTheEnvironment) {
   LibrarySpec spec{.name = "Fake", .variable = "ATHANOR_FAKE_PLACES"};
   ASSERT_EQ(setenv("ATHANOR_FAKE_PLACES", "/some/file.so", 1), 0);
   SearchPlaces places = search_places({spec});
@@ -204,7 +204,7 @@ TEST(SearchPlaces, ComeFromTheEnvironment) {
 
 // As in a PyTorch installation, whose packages the dynamic linker does not know: cuDNN in one folder, its compiler in
 // another, and a library that this one opens by name.
-TEST_F(LibraryTest, ALibraryNearAnotherIsFoundAndItsNeighboursByName) {
+TEST_F(LibraryTest, LibraryNextToAnotherIsFoundWithItsDependencies) {
   const std::string first = make_library("site/nvidia/cudnn/lib/libfake_first.so", 20600);
   make_library("site/nvidia/fake/lib/libfake_compiler.so", 20700);
   const std::string neighbour = make_library("site/nvidia/fake/lib/libfake_compiler-builtins.so.2", 1);

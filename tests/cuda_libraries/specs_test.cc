@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-TEST(Libraries, EachIsUsableOrHasAProblemThatNamesItself) {
+TEST(Libraries, EachIsUsableOrReportsAProblemWithItsName) {
   std::vector<LibraryReport> reports = probe_libraries(search_places(library_specs()));
   ASSERT_EQ(reports.size(), 7u);
   for (const LibraryReport& report : reports) {
@@ -47,7 +47,7 @@ TEST(Libraries, SpecsAreComplete) {
 }
 
 // An NCCL of 2.14 lacks functions that the program does not call; one that it calls is named.
-TEST(Libraries, AnOldNcclNeedsOnlyWhatIsCalled) {
+TEST(Libraries, OldNcclNeedsOnlyTheCalledFunctions) {
   if (!built_with_cuda_libraries()) GTEST_SKIP() << "built without CUDA's headers";
   const std::string called[] = {"ncclGetErrorString", "ncclGetLastError", "ncclGetUniqueId", "ncclCommInitRankConfig",
                                 "ncclCommFinalize",   "ncclCommDestroy",  "ncclCommAbort",   "ncclCommGetAsyncError",
@@ -72,7 +72,7 @@ TEST(Libraries, AnOldNcclNeedsOnlyWhatIsCalled) {
 
 // Where the toolkit with its libraries is installed, three of them must be found: a search that finds nothing passes
 // the tests above.
-TEST(Libraries, TheToolkitIsFound) {
+TEST(Libraries, ToolkitIsFound) {
   const char* toolkit = std::getenv("CUDA_HOME");
   if (!built_with_cuda_libraries() || !toolkit) GTEST_SKIP() << "no CUDA_HOME";
   SearchPlaces places;

@@ -34,7 +34,7 @@ int64_t places_of(std::span<const PackedPiece> row, int64_t extra) {
   return places;
 }
 
-TEST(BestFit, EveryTokenIsInOneRowAndWhatFitsStaysWhole) {
+TEST(BestFit, PlacesEveryTokenOnceAndSplitsOnlyOversizedDocuments) {
   for (const auto& [capacity, extra] : {std::pair{64, 0}, {65, 1}, {4096, 1}, {1, 0}, {2, 1}}) {
     const auto lengths = random_lengths(uint64_t(capacity), 3000, 50);
     const PackedRows packed = best_fit(lengths, {.capacity = capacity, .extra = extra, .seed = 3, .stream = 4});
@@ -73,7 +73,7 @@ TEST(BestFit, EveryTokenIsInOneRowAndWhatFitsStaysWhole) {
 }
 
 // The smallest space that fits is taken: a plain search finds the same number of rows.
-TEST(BestFit, TakesTheFullestRowThatHasSpace) {
+TEST(BestFit, PicksTheFullestRowThatHasSpace) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     auto lengths = random_lengths(seed, 400, 100);
     constexpr int64_t kCapacity = 150;
@@ -95,7 +95,7 @@ TEST(BestFit, TakesTheFullestRowThatHasSpace) {
   }
 }
 
-TEST(BestFit, TheKeyChangesTheRowsButNotTheirNumber) {
+TEST(BestFit, KeyChangesRowsButNotTheirNumber) {
   const auto lengths = random_lengths(1, 2000, 90);
   const auto packed = [&](uint64_t seed, uint64_t stream) {
     const PackedRows rows = best_fit(lengths, {.capacity = 128, .extra = 1, .seed = seed, .stream = stream});
@@ -146,7 +146,7 @@ struct PackedData : ::testing::Test {
 constexpr PackingOptions kPackedRows = {
     .reset_attention_mask = true, .eod_mask_loss = true, .eod_id = kEndToken, .max_documents = 32};
 
-TEST_F(PackedData, AnEpochPredictsEveryTokenOfEveryDocumentOnce) {
+TEST_F(PackedData, EpochPredictsEveryTokenOfEveryDocumentOnce) {
   for (const int64_t bos : {-1, kBosToken}) {
     const Dataset data = open(bos, 100, true);
     std::vector<std::vector<int32_t>> orders;
@@ -182,7 +182,7 @@ TEST_F(PackedData, AnEpochPredictsEveryTokenOfEveryDocumentOnce) {
   }
 }
 
-TEST_F(PackedData, RanksAndRestartsChangeNoRow) {
+TEST_F(PackedData, RowsDoNotDependOnRanksAndRestarts) {
   const Dataset data = open(kBosToken);
   const auto rows = [&](int rank, int world, int64_t first, int64_t micros) {
     const Dataset own = open(kBosToken);
@@ -208,7 +208,7 @@ TEST_F(PackedData, RanksAndRestartsChangeNoRow) {
   for (const auto& [sample, row] : rows(0, 1, 34, 40)) EXPECT_EQ(row, all.at(sample)) << sample;
 }
 
-TEST_F(PackedData, SaysWhatItMade) {
+TEST_F(PackedData, ReportsRowsAndPadding) {
   const Dataset windows = Dataset::open({{dir / "a*.bin"}}, kRowTokens, 0), packed = open(kBosToken, 128, true);
   EXPECT_NE(windows.fingerprint(), packed.fingerprint());
   EXPECT_NE(open(-1, 128, true).fingerprint(), packed.fingerprint());

@@ -33,7 +33,7 @@ std::string chat_error(std::string_view line, std::optional<ChatShape> shape = {
   }
 }
 
-TEST(Chat, EveryShapeIsFound) {
+TEST(Chat, RecognizesEveryJsonSchema) {
   for (const char* line :
        {R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})",
         R"({"prompt": "Hi", "completion": "Hello"})",
@@ -48,7 +48,7 @@ TEST(Chat, EveryShapeIsFound) {
             "x");
 }
 
-TEST(Chat, BadLinesSayWhatWasExpected) {
+TEST(Chat, InvalidLinesReportWhatWasExpected) {
   EXPECT_NE(chat_error("{").find("not JSON"), std::string::npos);
   EXPECT_NE(chat_error("[1]").find("expected an object, got array"), std::string::npos);
   EXPECT_NE(chat_error(R"({"text": "a"})").find("messages, prompt, instruction, conversations"), std::string::npos);
@@ -71,7 +71,7 @@ std::string written(ChatTemplate which, const Conversation& chat) {
   return text;
 }
 
-TEST(Chat, TemplatesAreThePublishedOnes) {
+TEST(Chat, TemplatesMatchPublishedOnes) {
   EXPECT_EQ(written(ChatTemplate::chatml, kLong),
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
             "<|im_start|>assistant\n[Hello][<|im_end|>]\n<|im_start|>user\nAnd?<|im_end|>\n"
@@ -98,7 +98,7 @@ TEST(Chat, TurnsOutOfOrderAreRefused) {
   EXPECT_FALSE(apply_template(ChatTemplate::chatml, twice).empty());
 }
 
-TEST(BestFit, RowsAreFilledByTheLargestFirst) {
+TEST(BestFit, FillsRowsWithTheLargestPiecesFirst) {
   const std::vector<int64_t> sizes = {3, 7, 2, 8, 5, 5};
   const auto rows = best_fit(sizes, 10);
   EXPECT_EQ(rows, (std::vector<std::vector<size_t>>{{3, 2}, {1, 0}, {4, 5}}));
@@ -124,7 +124,7 @@ class ChatShards : public ::testing::Test {
   testing::TempDir dir_;
 };
 
-TEST_F(ChatShards, AnswersAloneAreLearnt) {
+TEST_F(ChatShards, OnlyAnswersAreTrained) {
   const std::string text = tokenize_chats(options(0));
   EXPECT_NE(text.find("21 conversations, 1 without an answer left out"), std::string::npos) << text;
   const TokenFile shard = TokenFile::open(path("out_train.ds"));
@@ -141,7 +141,7 @@ TEST_F(ChatShards, AnswersAloneAreLearnt) {
   EXPECT_THROW(tokenize_chats(options(0)), Error) << "shards that are there already";
 }
 
-TEST_F(ChatShards, RowsHoldWholeConversations) {
+TEST_F(ChatShards, RowsHoldCompleteConversations) {
   tokenize_chats(options(40));
   const Dataset data = Dataset::open({{.path_glob = path("out_train.ds")}}, 40, 257);
   const PackingOptions packing{.reset_attention_mask = true, .reset_position_ids = true, .max_documents = 8};
@@ -160,7 +160,7 @@ TEST_F(ChatShards, RowsHoldWholeConversations) {
   EXPECT_EQ(learnt, 4 * (1 + 2 + 3 + 4 + 5) + 20) << "every answer once";
 }
 
-TEST_F(ChatShards, WhatHidesEveryTokenIsRefused) {
+TEST_F(ChatShards, DataWithoutTrainedTokensIsRefused) {
   std::ofstream(path("in.jsonl")) << R"({"messages": [{"role": "user", "content": "nobody answers"}]})";
   try {
     tokenize_chats(options(0));
@@ -186,7 +186,7 @@ TEST_F(ChatShards, TemplatesOfOtherTokenizersAreRefused) {
 }
 
 // A tokenizer that puts a space in front of a text does so behind a template's token, not between its texts.
-TEST_F(ChatShards, TextsInARowAreOneText) {
+TEST_F(ChatShards, AdjacentTextsAreTokenizedAsOne) {
   std::ofstream(path("in.jsonl")) << R"({"prompt": "Hello world", "completion": "the answer"})";
   ChatOptions o = options(0);
   o.tokenizer.source = "tests/tokenizer/fixtures/sentencepiece/llama.model";

@@ -42,7 +42,7 @@ TEST_F(DatasetTest, CountsWindowsThatDoNotCrossShards) {
   EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 33, 0).windows(), 3);
 }
 
-TEST_F(DatasetTest, ShardsOfAnotherSetAreFoundUnderAnyName) {
+TEST_F(DatasetTest, SharedShardsAreFoundUnderAnyName) {
   const Dataset data = open_a();
   EXPECT_EQ(data.first_shared_shard(Dataset::open({{dir / "b.bin", 1, "uint16"}}, kT, 0)), "");
   write_bytes(dir / "copy.bin", read_bytes(dir / "a_000002.bin"));
@@ -50,7 +50,7 @@ TEST_F(DatasetTest, ShardsOfAnotherSetAreFoundUnderAnyName) {
   EXPECT_EQ(data.first_shared_shard(data), dir / "a_000000.bin");
 }
 
-TEST_F(DatasetTest, AMaskThatLeavesNothingToLearnIsRefused) {
+TEST_F(DatasetTest, MaskWithoutTrainedTokensIsRefused) {
   const std::vector<ShardSource> source = {{dir / "a_00000?.bin"}};
   const auto write_masks = [&](const char* last) {
     for (const char* name : {"a_000000.bin", "a_000001.bin", "a_000002.bin"})
@@ -66,7 +66,7 @@ TEST_F(DatasetTest, AMaskThatLeavesNothingToLearnIsRefused) {
   EXPECT_EQ(Dataset::open(source, kT, 0).windows(), 18);
 }
 
-TEST_F(DatasetTest, FileOrderCutsWindowsThatShareOneToken) {
+TEST_F(DatasetTest, FileOrderWindowsOverlapByOneToken) {
   const Dataset data = open_a();
   const SampleOrder in_order{.seed = 1, .shuffled = false};
   for (int64_t n = 0; n < 18; ++n) {
@@ -77,7 +77,7 @@ TEST_F(DatasetTest, FileOrderCutsWindowsThatShareOneToken) {
   EXPECT_EQ(window(data, in_order, 18), window(data, in_order, 0));  // second epoch
 }
 
-TEST_F(DatasetTest, EveryWindowComesOnceAnEpochInAnOrderOfItsOwn) {
+TEST_F(DatasetTest, EveryEpochVisitsEveryWindowOnceInItsOwnOrder) {
   const Dataset data = open_a();
   std::set<std::vector<int64_t>> orders;
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
@@ -95,7 +95,7 @@ TEST_F(DatasetTest, EveryWindowComesOnceAnEpochInAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 5u);
 }
 
-TEST_F(DatasetTest, SourcesOfDifferentSizesKeepTheirWeightsAndEpochs) {
+TEST_F(DatasetTest, SourcesKeepTheirWeightsAndEpochs) {
   const Dataset data = open_ab(2);  // a: 18 windows, a third of the samples; b: 1 window
   std::map<int64_t, int64_t> samples;
   int64_t last_epoch_of_b = -1;
@@ -108,7 +108,7 @@ TEST_F(DatasetTest, SourcesOfDifferentSizesKeepTheirWeightsAndEpochs) {
   EXPECT_EQ(samples[1], 36);
 }
 
-TEST_F(DatasetTest, TwoSourcesWithTheSameFilesAreShuffledApart) {
+TEST_F(DatasetTest, SourcesWithTheSameFilesAreShuffledIndependently) {
   const Dataset data = Dataset::open({{dir / "a_*.bin"}, {dir / "a_*.bin"}}, kT, 0);
   std::vector<int64_t> first, second;
   for (int64_t n = 0; n < 36; ++n) {
@@ -118,7 +118,7 @@ TEST_F(DatasetTest, TwoSourcesWithTheSameFilesAreShuffledApart) {
   EXPECT_NE(first, second);
 }
 
-TEST_F(DatasetTest, SeedsChangeTheOrderAndNothingElseDoes) {
+TEST_F(DatasetTest, OnlySeedsChangeTheOrder) {
   const Dataset data = open_a(), again = open_a();
   std::vector<int64_t> a, b, c;
   for (int64_t n = 0; n < 18; ++n) {
@@ -130,7 +130,7 @@ TEST_F(DatasetTest, SeedsChangeTheOrderAndNothingElseDoes) {
   EXPECT_NE(a, c);
 }
 
-TEST_F(DatasetTest, VeryLateSamplesCostNoMoreThanTheFirst) {
+TEST_F(DatasetTest, SamplesFarBeyondTheFirstEpochAreReadable) {
   const Dataset data = open_ab();
   for (int64_t n : {int64_t{1'000'000'000}, int64_t{1'000'000'001}}) EXPECT_EQ(window(data, {.seed = 1}, n).size(), 9u);
 }
@@ -144,7 +144,7 @@ TEST_F(DatasetTest, WrongWindowSizesAreErrors) {
 
 // ---- Errors at open
 
-TEST_F(DatasetTest, NoMatchIsAnErrorNamingThePattern) {
+TEST_F(DatasetTest, PatternWithoutMatchIsNamed) {
   for (const char* pattern : {"none_*.bin", "no/such/folder/*.bin", "none.bin"})
     expect_parts(error_of([&] { Dataset::open({{dir / pattern}}, kT, 0); }), {dir / pattern, "no file matches"});
   EXPECT_THROW(Dataset::open({}, kT, 0), Error);
@@ -170,7 +170,7 @@ TEST_F(DatasetTest, TokensOutsideTheVocabularyAreFoundAtBothEnds) {
 }
 
 // Beyond the 64 KiB that are read from the start.
-TEST_F(DatasetTest, TheEndOfALargeShardIsLookedAt) {
+TEST_F(DatasetTest, EndOfALargeShardIsChecked) {
   auto tokens = counting(200'000, 0, 1000);
   const auto open_large = [&] {
     write_bytes(dir / "large.bin", llmc(tokens));
@@ -185,7 +185,7 @@ TEST_F(DatasetTest, TheEndOfALargeShardIsLookedAt) {
   expect_parts(error_of(open_large), {"large.bin", "token 199999 is 1000"});
 }
 
-TEST_F(DatasetTest, AHeaderlessFileOfTheWrongTypeIsFoundAtOpen) {
+TEST_F(DatasetTest, OpenDetectsAHeaderlessFileOfTheWrongType) {
   write_bytes(dir / "wrong.bin", raw(counting(1000, 1)));
   expect_parts(error_of([&] { Dataset::open({{dir / "wrong.bin", 1, "uint32"}}, kT, 50257); }), {"wrong.bin", "dtype"});
 }
@@ -195,7 +195,7 @@ TEST_F(DatasetTest, BadWeightsAreErrors) {
 }
 
 // Samples up to a checkpoint do not depend on stages that begin later: they may be added, moved and changed.
-TEST_F(DatasetTest, FingerprintKnowsTheStagesThatHaveBegun) {
+TEST_F(DatasetTest, FingerprintCoversOnlyStagesThatHaveBegun) {
   const auto open = [&](const std::vector<MixtureStage>& stages) {
     return Dataset::open({{dir / "a_*.bin", 3}, {dir / "b.bin", 1, "uint16"}}, kT, 0, stages);
   };
@@ -218,14 +218,14 @@ TEST_F(DatasetTest, FingerprintKnowsTheStagesThatHaveBegun) {
                {"b.bin", "weight is 0"});
 }
 
-TEST_F(DatasetTest, PatternsWithCharactersOfPatternsMatchTheirOwnFile) {
+TEST_F(DatasetTest, NamesWithGlobCharactersMatchLiterally) {
   write_bytes(dir / "odd[1]*.bin", llmc(counting(100)));
   EXPECT_EQ(Dataset::open({{dir / "odd[1]*.bin"}}, kT, 0).windows(), 12);
 }
 
 // ---- Fingerprint and description
 
-TEST_F(DatasetTest, FingerprintIsOfContentAndSettings) {
+TEST_F(DatasetTest, FingerprintCoversContentAndSettings) {
   const std::string base = open_ab().fingerprint();
   EXPECT_EQ(base.size(), 32u);
   EXPECT_EQ(base, open_ab().fingerprint());
@@ -254,7 +254,7 @@ TEST_F(DatasetTest, FingerprintDoesNotDependOnTheFolder) {
   EXPECT_EQ(Dataset::open({{dir / "moved/a_*.bin"}}, kT, 0).fingerprint(), here);
 }
 
-TEST_F(DatasetTest, DoubtsCountTokensThatNoWindowReaches) {
+TEST_F(DatasetTest, DoubtsCountTokensOutsideAllWindows) {
   const auto doubts = open_a().doubts();
   ASSERT_EQ(doubts.size(), 1u);
   // 8 of the short shard, 100 - 1 - 12 * 8 and 50 - 1 - 6 * 8 at the ends of the others
@@ -266,7 +266,7 @@ TEST_F(DatasetTest, DoubtsCountTokensThatNoWindowReaches) {
 }
 
 // Data of the other width pass every check of the vocabulary.
-TEST_F(DatasetTest, DoubtsNameHeaderlessTokensOfTwiceTheWidth) {
+TEST_F(DatasetTest, DoubtsNameHeaderlessTokensOfTheWrongWidth) {
   const auto doubt = [&](const std::string& bytes, const char* dtype) {
     write_bytes(dir / "wide.bin", bytes);
     const auto doubts = Dataset::open({{dir / "wide.bin", 1, dtype}}, kT, 0).doubts();
@@ -284,7 +284,7 @@ TEST_F(DatasetTest, DoubtsNameHeaderlessTokensOfTwiceTheWidth) {
   expect_parts(doubt(raw(counting(401, 100, 256)), "uint8"), {"every second token is 0", "uint16 tokens, not uint8"});
 }
 
-TEST_F(DatasetTest, DescriptionNamesWhatThereIs) {
+TEST_F(DatasetTest, DescriptionListsSourcesShardsAndTokens) {
   expect_parts(open_ab(3).description(), {"a_*.bin", "3 shard(s)", "llm.c-v1", "158 tokens", "18 windows of 8", "1/4",
                                           "b.bin", "raw-uint16", "3/4"});
 }

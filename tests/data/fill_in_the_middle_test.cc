@@ -62,7 +62,7 @@ Text counting_text(int64_t count) {
   return text;
 }
 
-TEST(FillInTheMiddle, TheTextComesBackFromItsPartsInBothOrders) {
+TEST(FillInTheMiddle, PartsReassembleToTheTextInBothOrders) {
   for (const double spm_rate : {0.0, 1.0})
     for (int64_t n = 0; n < 200; ++n) {
       Window w = window_of({20});
@@ -74,7 +74,7 @@ TEST(FillInTheMiddle, TheTextComesBackFromItsPartsInBothOrders) {
     }
 }
 
-TEST(FillInTheMiddle, DocumentsStayWhereTheyAre) {
+TEST(FillInTheMiddle, DocumentBoundariesStayInPlace) {
   const Window before = window_of({9, 1, 3, 30, 4, 5, 2, 12});
   int changed = 0;
   for (int64_t n = 0; n < 100; ++n) {
@@ -103,7 +103,7 @@ TEST(FillInTheMiddle, DocumentsStayWhereTheyAre) {
 }
 
 // Places that are not predicted are no text: BOS tokens in front, what a packed row leaves empty behind.
-TEST(FillInTheMiddle, WhatIsNotPredictedStays) {
+TEST(FillInTheMiddle, MaskedTokensAreNotMoved) {
   Window before = window_of({10, 6});
   for (const size_t place : {0, 10, 11, 12, 13, 14, 15}) before.mask[place] = 0;
   Window w = before;
@@ -114,7 +114,7 @@ TEST(FillInTheMiddle, WhatIsNotPredictedStays) {
 }
 
 // A function of (seed, source, epoch, window, document), each of which changes it.
-TEST(FillInTheMiddle, EveryPlaceHasItsOwnCuts) {
+TEST(FillInTheMiddle, CutsDependOnSeedSourceEpochWindowAndDocument) {
   std::map<Text, int> seen;
   const auto read = [&](const WindowKey& key) {
     Window w = window_of({500, 499});  // texts of equal length
@@ -135,7 +135,7 @@ TEST(FillInTheMiddle, EveryPlaceHasItsOwnCuts) {
 }
 
 // All pairs of places are as likely as for two independent draws (chi-square), and the shares are those asked for.
-TEST(FillInTheMiddle, CutsAreUniformAndSharesAreKept) {
+TEST(FillInTheMiddle, CutsAreUniformAndRatesAreKept) {
   constexpr int kTrials = 40'000, kPlaces = 8;  // 7 tokens are left of 10
   std::map<std::pair<size_t, size_t>, int> count;
   int changed = 0, suffix_first = 0;
@@ -182,7 +182,7 @@ Window whole_window(const Text& ids) {
 }
 
 // Each part has the tokens of its text, as if it stood alone, and the text comes back but for its end.
-TEST(FillInTheMiddle, PartsCutBetweenCharactersAreEncodedByThemselves) {
+TEST(FillInTheMiddle, PartsCutBetweenCharactersAreTokenizedSeparately) {
   const std::string text =
       "It's a \u4e16\u754c of many tokenizers, tr\u00e4umt e\u0301 12345 times\n\nand \U0001f600 again.";
   for (const char* file : {"gpt2.json", "llama3.json", "sentencepiece/llama.model", "sentencepiece/gemma.model"})
@@ -240,7 +240,7 @@ TEST(FillInTheMiddle, CutsBetweenCharactersAreUniform) {
 
 // A text is cut between tokens if parts cut between characters would need more tokens than there is room for, or if the
 // tokenizer changes the text.
-TEST(FillInTheMiddle, TextsThatCannotBeCutBetweenCharactersAreCutBetweenTokens) {
+TEST(FillInTheMiddle, FallsBackToCutsBetweenTokens) {
   Cutter cutter("gpt2.json");
   const Text ids = cutter.ids_of(" tokenizer tokenizer tokenizer");
   int between_tokens = 0;
@@ -266,7 +266,7 @@ TEST(FillInTheMiddle, TextsThatCannotBeCutBetweenCharactersAreCutBetweenTokens) 
 }
 
 // Rows of a data set, in windows and packed: whatever reads them, in whichever order.
-TEST(FillInTheMiddle, RowsOfADataSetAreReorderedInEveryForm) {
+TEST(FillInTheMiddle, ReordersWindowsAndPackedRowsOfADataset) {
   testing::TempDir dir;
   std::vector<uint16_t> tokens;
   for (int d = 0; d < 60; ++d) {

@@ -64,7 +64,7 @@ struct MegatronIndex {
   }
 };
 
-TEST_F(FormatsTest, MegatronOfEveryTypeCode) {
+TEST_F(FormatsTest, ReadsMegatronOfEveryTypeCode) {
   const auto check = [&]<class T>(uint8_t code, const char* name) {
     const std::vector<T> tokens = {T(1), T(2), T(127), T(0), T(5), T(6)};
     const std::string path = put("set.bin", raw(tokens));
@@ -84,7 +84,7 @@ TEST_F(FormatsTest, MegatronOfEveryTypeCode) {
   check.operator()<uint16_t>(8, "uint16");
 }
 
-TEST_F(FormatsTest, ValuesThatAreNoTokensAreNamedAsTheFileHasThem) {
+TEST_F(FormatsTest, InvalidTokensAreReportedAsStored) {
   const auto message = [&]<class T>(uint8_t code, T bad) {
     const std::string path = put("set.bin", raw(std::vector<T>{T(1), bad}));
     put("set.idx", MegatronIndex{code, {2}, {0, 1}, sizeof(T)}.text());
@@ -134,13 +134,13 @@ TEST_F(FormatsTest, MegatronDamageIsNamed) {
   expect_parts(error_of([&] { TokenFile::open(put("set.idx", text)); }), {"set.idx", "give the .bin"});
 }
 
-TEST_F(FormatsTest, MegatronsModesAreAccepted) {
+TEST_F(FormatsTest, MegatronSequenceModesAreAccepted) {
   put("set.idx", MegatronIndex{8, {2, 1}, {0, 2}}.text() + std::string(2, '\1'));
   EXPECT_EQ(TokenFile::open(put("set.bin", raw(std::vector<uint16_t>{1, 2, 3}))).count(), 3);
 }
 
 // Megatron-LM's --data-path has neither extension.
-TEST_F(FormatsTest, AMegatronPrefixNamesItsBin) {
+TEST_F(FormatsTest, MegatronPrefixFindsItsBinFile) {
   put("set_document.idx", MegatronIndex{8, {2, 1}, {0, 2}}.text());
   const std::string bin = put("set_document.bin", raw(std::vector<uint16_t>{1, 2, 3}));
   const std::string prefix = bin.substr(0, bin.size() - 4);
@@ -149,7 +149,7 @@ TEST_F(FormatsTest, AMegatronPrefixNamesItsBin) {
   expect_parts(error_of([&] { expand_glob(prefix); }), {"no file matches", prefix});
 }
 
-TEST_F(FormatsTest, AMegatronBinWithoutItsIndexAsksForIt) {
+TEST_F(FormatsTest, MegatronBinWithoutIndexIsRefused) {
   expect_parts(error_of([&] { TokenFile::open(put("set.bin", raw(counting(10)))); }),
                {"set.bin", ".idx belongs next to"});
 }
@@ -182,7 +182,7 @@ TEST_F(FormatsTest, NanotronIndexMustEndWithTheFile) {
 }
 
 // A window's documents are those that a plain scan over all ends finds.
-TEST_F(FormatsTest, EndsWithinAWindowAreThoseOfAScan) {
+TEST_F(FormatsTest, DocumentEndsInAWindowMatchAScan) {
   std::mt19937 random(5);
   std::vector<uint64_t> ends;
   for (uint64_t at = 0; at < 500; at += random() % 4 ? random() % 20 : 0) ends.push_back(at);
@@ -201,7 +201,7 @@ TEST_F(FormatsTest, EndsWithinAWindowAreThoseOfAScan) {
 
 // ---- masks
 
-TEST_F(FormatsTest, FixturesHaveTheirDocumentsAndMasks) {
+TEST_F(FormatsTest, ReadsDocumentsAndMasksOfFixtures) {
   const std::vector<int64_t> ends = {100, 100, 350, 600};
   EXPECT_EQ(all_ends(TokenFile::open("data/fixtures/megatron.bin")), ends);
   EXPECT_EQ(all_ends(TokenFile::open("data/fixtures/nanotron.ds")), ends);
@@ -217,7 +217,7 @@ TEST_F(FormatsTest, FixturesHaveTheirDocumentsAndMasks) {
   for (const uint8_t m : all_masks(TokenFile::open("data/fixtures/llmc_v1.bin"))) ASSERT_EQ(m, 1);
 }
 
-TEST_F(FormatsTest, MaskBitsAreReadFromAnyToken) {
+TEST_F(FormatsTest, MasksAreReadableFromAnyToken) {
   const TokenFile file = TokenFile::open("data/fixtures/llmq_v2.bin");
   for (int64_t at = 0; at < 30; ++at)
     for (size_t n = 0; n < 20; ++n) {
@@ -229,7 +229,7 @@ TEST_F(FormatsTest, MaskBitsAreReadFromAnyToken) {
   expect_parts(error_of([&] { file.read_mask(599, beyond); }), {"has 600"});
 }
 
-TEST_F(FormatsTest, AMaskBesideAnyShardIsOneByteATokenOrAnError) {
+TEST_F(FormatsTest, MaskFileHasOneByteAToken) {
   const std::string path = put("a.bin", llmc(counting(4)));
   put("a.bin.loss", std::string("\0\1\2\0", 4));
   EXPECT_EQ(all_masks(TokenFile::open(path)), (std::vector<uint8_t>{0, 1, 1, 0}));
@@ -245,7 +245,7 @@ std::string llmq(int32_t version, int32_t item, int32_t count, int32_t masks) {
   return head + std::string(1023 - head.size(), '*') + "\n";
 }
 
-TEST_F(FormatsTest, LlmqOfBothVersions) {
+TEST_F(FormatsTest, ReadsBothLlmqVersions) {
   const std::string tokens = raw(std::vector<int32_t>{3, 99, 0});
   EXPECT_EQ(all_tokens(TokenFile::open(put("a.bin", llmq(1, 4, 3, 0) + tokens))), (std::vector<int32_t>{3, 99, 0}));
   const TokenFile file = TokenFile::open(put("b.bin", llmq(2, 4, 3, 1) + tokens + "\5"));
@@ -278,7 +278,7 @@ std::string numpy(const std::string& dict, const std::string& values, char versi
   return std::string("\x93NUMPY") + version + '\0' + length + dict + values;
 }
 
-TEST_F(FormatsTest, NumpyArraysOfEveryIntegerType) {
+TEST_F(FormatsTest, ReadsNumpyArraysOfEveryIntegerType) {
   const auto check = [&]<class T>(const char* descr) {
     const std::string dict = cat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (2, 2), }\n");
     for (const char version : {1, 2, 3})
@@ -296,7 +296,7 @@ TEST_F(FormatsTest, NumpyArraysOfEveryIntegerType) {
   check.operator()<int64_t>("<i8");
 }
 
-TEST_F(FormatsTest, OtherNumpyArraysAreNamed) {
+TEST_F(FormatsTest, UnsupportedNumpyArraysAreNamed) {
   const std::string values = raw(std::vector<uint16_t>{1, 2, 3, 4});
   const auto refusal = [&](const std::string& bytes) {
     const std::string path = put("a.npy", bytes);
@@ -343,7 +343,7 @@ TEST_F(FormatsTest, LoadersResumeAnywhereInEveryFormat) {
   }
 }
 
-TEST_F(FormatsTest, IndicesAndMasksAreInTheFingerprint) {
+TEST_F(FormatsTest, FingerprintCoversIndicesAndMasks) {
   const std::string path = put("a.ds", raw(counting(40)));
   const auto fingerprint = [&] { return Dataset::open({{path, 1, "uint16"}}, 8, 0).fingerprint(); };
   const std::string bare = fingerprint();

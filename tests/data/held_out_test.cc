@@ -27,7 +27,7 @@ std::vector<int64_t> windows_of(const HeldOut& chosen, int64_t source) {
   return windows;
 }
 
-TEST_F(HeldOutTest, AllAreInOrder) {
+TEST_F(HeldOutTest, SmallSetsAreEvaluatedCompletelyInOrder) {
   const Dataset data = open_ab();
   for (const int64_t most : {0, 130, 500}) {
     const HeldOut chosen = held_out(data, most);
@@ -40,7 +40,7 @@ TEST_F(HeldOutTest, AllAreInOrder) {
   }
 }
 
-TEST_F(HeldOutTest, ASampleHasOneWindowOfEveryEqualPart) {
+TEST_F(HeldOutTest, SampleHasOneWindowOfEveryEqualPart) {
   const Dataset data = open_a();
   EXPECT_EQ(windows_of(held_out(data, 1), 0), std::vector<int64_t>{50});
   EXPECT_EQ(windows_of(held_out(data, 4), 0), (std::vector<int64_t>{12, 37, 62, 87}));
@@ -51,7 +51,7 @@ TEST_F(HeldOutTest, ASampleHasOneWindowOfEveryEqualPart) {
   }
 }
 
-TEST_F(HeldOutTest, SourcesShareASampleByWeightAndGiveNoWindowTwice) {
+TEST_F(HeldOutTest, SampleIsSplitByWeightWithoutDuplicates) {
   const Dataset data = open_ab();
   const HeldOut chosen = held_out(data, 20);
   EXPECT_EQ(windows_of(chosen, 0).size(), 5u);

@@ -48,7 +48,7 @@ TEST_F(LoaderTest, DeliversSamplesInOrderForEveryDepth) {
 }
 
 // Whatever the epoch and the order.
-TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSamplesWindow) {
+TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSample) {
   const LogitCacheInfo info{
       .seq_length = kT, .vocab_size = 65536, .teacher_vocab_size = 65536, .top_k = 2, .windows = data->windows()};
   begin_logit_cache(dir / "logits", info);
@@ -82,7 +82,7 @@ TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSamplesWindow) {
 }
 
 // The batch in hand must not be overwritten however far the thread runs ahead.
-TEST_F(LoaderTest, ABatchStaysValidUntilTheFollowingNext) {
+TEST_F(LoaderTest, BatchStaysValidUntilTheNextCall) {
   Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
   for (int i = 0; i < 20; ++i) {
     const HostBatch& batch = loader.next();
@@ -94,7 +94,7 @@ TEST_F(LoaderTest, ABatchStaysValidUntilTheFollowingNext) {
 }
 
 // The global batch of 24 rows as 1 x 24, 2 ranks x 12, 4 x 3 x 2 micro-batches, ...: the same rows at the same places.
-TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
+TEST_F(LoaderTest, OrderDoesNotDependOnRanksOrMicroBatches) {
   constexpr int64_t kGlobal = 24, kSteps = 3;
   std::vector<int32_t> expected;
   {
@@ -115,7 +115,7 @@ TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
 }
 
 // Lengths of chunks follow from the sample's number: for any ranks, micro-batches and restarts; and no sample moves.
-TEST_F(LoaderTest, ChunksGrowWithTheSampleNumber) {
+TEST_F(LoaderTest, ChunkLengthDependsOnTheSampleNumber) {
   constexpr int64_t kSamples = 48;
   const auto length = [](int64_t sample) { return 2 + sample / 4; };
   const PackingOptions packing{.max_chunks = 8};
@@ -145,7 +145,7 @@ TEST_F(LoaderTest, ChunksGrowWithTheSampleNumber) {
     }
 }
 
-TEST_F(LoaderTest, TurnsAreSuccessiveMicroBatchesOfARank) {
+TEST_F(LoaderTest, TurnGivesARankSuccessiveMicroBatches) {
   for (const int rank : {0, 1}) {
     Loader loader(*data, {.rows = 2, .ranks = {.rank = rank, .world = 2, .turn = 3}});
     std::vector<int64_t> first;
@@ -156,7 +156,7 @@ TEST_F(LoaderTest, TurnsAreSuccessiveMicroBatchesOfARank) {
 }
 
 // Two workers, of one or two ranks, with micro-batches of any size: in each step a half of its samples.
-TEST_F(LoaderTest, AWorkerHasItsPartOfAStepHoweverItsRanksShareIt) {
+TEST_F(LoaderTest, WorkersGetEqualPartsOfAStepForAnyRanks) {
   constexpr int64_t kStep = 8;
   for (const auto& [ranks, rows] : {std::pair<int, int64_t>{1, 4}, {1, 1}, {2, 2}, {2, 1}})
     for (const int worker : {0, 1})
@@ -178,14 +178,14 @@ TEST_F(LoaderTest, AWorkerHasItsPartOfAStepHoweverItsRanksShareIt) {
       }
 }
 
-TEST_F(LoaderTest, ARestartContinuesWhereTheRunStopped) {
+TEST_F(LoaderTest, RestartContinuesWhereTheRunStopped) {
   Loader whole(*data, {.order = {.seed = 9}, .rows = 4});
   for (int i = 0; i < 10; ++i) whole.next();
   Loader resumed(*data, {.order = {.seed = 9}, .first_sample = 40, .rows = 4});
   for (int i = 0; i < 10; ++i) ASSERT_EQ(whole.next().tokens, resumed.next().tokens);
 }
 
-TEST_F(LoaderTest, UnshuffledModeGivesTheFirstWindows) {
+TEST_F(LoaderTest, UnshuffledModeStartsWithTheFirstWindows) {
   const Dataset only_a = Dataset::open({{dir / "a.bin"}}, kT, 0);
   Loader loader(only_a, {.order = {.shuffled = false}, .rows = 2});
   const HostBatch& batch = loader.next();
@@ -195,7 +195,7 @@ TEST_F(LoaderTest, UnshuffledModeGivesTheFirstWindows) {
   }
 }
 
-TEST_F(LoaderTest, FailuresComeOutOfNextAndStay) {
+TEST_F(LoaderTest, FailuresAreRethrownByEveryNextCall) {
   Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
   const std::vector<int32_t> first = loader.next().tokens;
   std::filesystem::resize_file(dir / "a.bin", 1500);
@@ -228,14 +228,14 @@ TEST_F(LoaderTest, BatchesBeforeAFailureAreDelivered) {
                {"bad.bin", "token 60000 is 100"});
 }
 
-TEST_F(LoaderTest, StopsAtOnceWhetherUsedOrNot) {
+TEST_F(LoaderTest, StopsImmediately) {
   for (int i = 0; i < 20; ++i) {
     Loader loader(*data, {.rows = 8, .depth = 3});
     if (i % 2) loader.next();
   }
 }
 
-TEST_F(LoaderTest, ImpossibleOptionsAreErrors) {
+TEST_F(LoaderTest, InvalidOptionsAreErrors) {
   EXPECT_THROW(Loader(*data, {.rows = 0}), Error);
   EXPECT_THROW(Loader(*data, {.depth = 0}), Error);
   EXPECT_THROW(Loader(*data, {.ranks = {.rank = 2, .world = 2}}), Error);

@@ -83,7 +83,7 @@ TEST(LogitCache, ReadsEveryWindowInAnyOrder) {
 }
 
 // A shard has at most 1 GiB; none is made here.
-TEST(LogitCache, DividesWindowsIntoShards) {
+TEST(LogitCache, SplitsWindowsIntoShards) {
   LogitCacheInfo info = small();
   info.seq_length = 4096, info.top_k = 64, info.windows = 5000;
   EXPECT_EQ(info.record_bytes(), 4096 * (64 * (2 + 2) + 4) + 32);
@@ -107,7 +107,7 @@ TEST(LogitCache, FiniteLogitsStayFiniteInHalfPrecision) {
   EXPECT_EQ(window.values, (std::vector<float>{0, -65504, 0, -kInf, 0, -65504}));
 }
 
-TEST(LogitCache, RefusesLogitsThatAreNoNumbers) {
+TEST(LogitCache, RefusesNanLogits) {
   const TempDir dir;
   begin_logit_cache(dir / "cache", small());
   LogitShardWriter writer(dir / "cache", small(), 0);
@@ -150,7 +150,7 @@ TEST(LogitCache, RefusesMissingShards) {
   expect_parts(error_of([&] { LogitCache cache(folder); }), {shard, "not complete"});
 }
 
-TEST(LogitCache, GoesOnWithItsOwnFolderAlone) {
+TEST(LogitCache, ResumesOnlyItsOwnFolder) {
   const TempDir dir;
   const std::string folder = dir / "cache";
   begin_logit_cache(folder, small());
@@ -165,7 +165,7 @@ TEST(LogitCache, GoesOnWithItsOwnFolderAlone) {
   expect_parts(error_of([&] { begin_logit_cache(dir / "full", small()); }), {"other files"});
 }
 
-TEST(LogitCache, RefusesManifestsThatCannotBe) {
+TEST(LogitCache, RefusesInvalidManifests) {
   const TempDir dir;
   const std::string manifest = dir / "manifest.json", whole = small().text();
   for (const auto& [from, to] : {std::pair{"\"top_k\": 2", "\"top_k\": 301"},

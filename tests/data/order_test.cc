@@ -48,7 +48,7 @@ TEST(Permutation, HugeSizesStayInRangeAndDoNotRepeat) {
   }
 }
 
-TEST(Permutation, IndexOutsideIsAnError) {
+TEST(Permutation, IndexOutOfRangeIsAnError) {
   const Permutation p(10, 1, 2);
   EXPECT_THROW(p(10), Error);
   EXPECT_THROW(p(-1), Error);
@@ -56,7 +56,7 @@ TEST(Permutation, IndexOutsideIsAnError) {
 }
 
 // The share of equal places of two unrelated permutations of n is 1/n on average: Poisson with mean 1 in total.
-TEST(Permutation, SeedsAndStreamsAreUnrelated) {
+TEST(Permutation, SeedsAndStreamsAreIndependent) {
   const int64_t size = 5000;
   for (uint64_t other = 1; other < 20; ++other) {
     int same_seed = 0, same_stream = 0, fixed = 0;
@@ -92,7 +92,7 @@ TEST(Permutation, EveryImageIsEquallyLikely) {
 
 // As with all permutations: half of them are odd, neighbours are as often any distance apart, and there are as many
 // cycles as the harmonic number says. Thresholds: 5 standard deviations.
-TEST(Permutation, SmallOnesAreUniformInPairsAndParity) {
+TEST(Permutation, SmallSizesAreUniformInPairsAndParity) {
   constexpr int64_t kSeeds = 4000;
   for (int64_t size : {5, 6, 7, 8, 10, 12, 24, 48, 120, 127, 128}) {
     std::vector<double> distances(size_t(size), 0.0);
@@ -120,7 +120,7 @@ TEST(Permutation, SmallOnesAreUniformInPairsAndParity) {
 }
 
 // Neighbours in the order must not be neighbours in the data.
-TEST(Permutation, NeighboursAreTornApart) {
+TEST(Permutation, NeighboursAreSeparated) {
   const int64_t size = 100'000;
   const Permutation p(size, 1, 1);
   int near = 0;
@@ -134,7 +134,7 @@ TEST(Permutation, NeighboursAreTornApart) {
 }
 
 // The order is part of every run's identity: a change of these numbers changes what resumed runs train on.
-TEST(Permutation, IsWhatItAlwaysWas) {
+TEST(Permutation, ReproducesGoldenValues) {
   const Permutation p(1000, 42, 7);
   std::vector<int64_t> images;
   for (int64_t i = 0; i < 8; ++i) images.push_back(p(i));
@@ -160,7 +160,7 @@ void expect_proportions(const std::vector<double>& weights, int64_t samples) {
   }
 }
 
-TEST(Blend, KeepsEveryProportionWithinOneAtEveryMoment) {
+TEST(Blend, KeepsEveryProportionWithinOneSampleAlways) {
   expect_proportions({1}, 100);
   expect_proportions({1, 1}, 1000);
   expect_proportions({0.7, 0.3}, 1000);
@@ -179,7 +179,7 @@ TEST(Blend, KeepsProportionsOfRandomWeights) {
   }
 }
 
-TEST(Blend, HumanWeightsAreExact) {
+TEST(Blend, RoundWeightsAreExact) {
   EXPECT_EQ(Blend({0.7, 0.3}).shares(), (std::vector<int64_t>{7, 3}));
   EXPECT_EQ(Blend({70, 30}).shares(), (std::vector<int64_t>{7, 3}));
   EXPECT_EQ(Blend({1, 1, 1}).shares(), (std::vector<int64_t>{1, 1, 1}));
@@ -217,7 +217,7 @@ TEST(Blend, BadWeightsAreErrors) {
 
 // ---- Mixture
 
-TEST(Mixture, OfOneStageIsItsBlend) {
+TEST(Mixture, OneStageEqualsItsBlend) {
   const std::vector<double> weights = {0.7, 0.2, 0.1};
   const Blend blend(weights);
   const Mixture mixture({{0, weights}});
@@ -228,7 +228,7 @@ TEST(Mixture, OfOneStageIsItsBlend) {
 }
 
 // Whatever the stages, no sample of a source comes twice or is left out, and each stage has its own proportions.
-TEST(Mixture, SourcesGoOnWhereTheStageBeforeLeftThem) {
+TEST(Mixture, StagesContinueSourcesWithoutGapsOrRepeats) {
   const std::vector<MixtureStage> stages = {
       {0, {9, 1, 0}}, {37, {1, 1, 2}}, {37, {1, 0, 1}}, {150, {0, 0, 1}}, {163, {0.3, 0.6, 0.1}}};
   const Mixture mixture(stages);

@@ -40,16 +40,16 @@ TEST(Packing, WithoutOptionsTargetsAreTheFollowingTokens) {
   EXPECT_EQ(p.given_up, 0);
 }
 
-TEST(Packing, AMaskIsThatOfThePredictedToken) {
+TEST(Packing, MaskAppliesToThePredictedToken) {
   EXPECT_EQ(pack_tokens({1, 2, 3, 4}, {}, {0, 1, 0, 1}).targets, (std::vector<int32_t>{2, -1, 4}));
 }
 
 // Megatron's get_ltor_masks_and_position_ids: loss_mask[data == eod] = 0 where data are the inputs.
-TEST(Packing, EodMaskLossIgnoresWhatFollowsAnEnd) {
+TEST(Packing, EodMaskLossIgnoresPredictionsAfterEod) {
   EXPECT_EQ(pack_tokens({1, 9, 9, 2, 9}, {.eod_mask_loss = true}).targets, (std::vector<int32_t>{9, -1, -1, 9}));
 }
 
-TEST(Packing, DocumentsAreCutAfterTheirEnd) {
+TEST(Packing, DocumentsEndAfterTheirEod) {
   const Packed p = pack_tokens({1, 2, 9, 3, 9, 9, 4, 5, 9},
                                {.reset_attention_mask = true, .reset_position_ids = true, .max_documents = 6});
   EXPECT_EQ(p.documents, (std::vector<Document>{{0, 3}, {3, 2}, {5, 1}, {6, 2}, {}, {}}));
@@ -57,7 +57,7 @@ TEST(Packing, DocumentsAreCutAfterTheirEnd) {
   EXPECT_EQ(p.targets, (std::vector<int32_t>{2, 9, 3, 9, 9, 4, 5, 9}));
 }
 
-TEST(Packing, PositionsAndAttentionAreResetEachOnItsOwn) {
+TEST(Packing, PositionsAndAttentionResetIndependently) {
   const Packed attention = pack_tokens({1, 9, 2, 3}, {.reset_attention_mask = true, .max_documents = 2});
   EXPECT_EQ(attention.positions, (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(attention.documents, (std::vector<Document>{{0, 2}, {2, 1}}));
@@ -66,13 +66,13 @@ TEST(Packing, PositionsAndAttentionAreResetEachOnItsOwn) {
   EXPECT_EQ(positions.documents, (std::vector<Document>{{0, 3}}));
 }
 
-TEST(Packing, ARowThatEndsWithItsDocumentHasNoEmptyOneAfterIt) {
+TEST(Packing, RowEndingWithItsDocumentHasNoEmptyOne) {
   const Packed p = pack_tokens({1, 2, 9, 5}, {.reset_attention_mask = true, .max_documents = 3});
   EXPECT_EQ(p.documents, (std::vector<Document>{{0, 3}, {}, {}}));
 }
 
 // The last document that fits takes in what is beyond, and nothing of that is predicted.
-TEST(Packing, DocumentsBeyondTheTableAreNotPredicted) {
+TEST(Packing, DocumentsBeyondTheSpanTableAreMasked) {
   const Packed p = pack_tokens({1, 9, 2, 9, 3, 9, 4, 5}, {.reset_attention_mask = true, .max_documents = 2});
   EXPECT_EQ(p.documents, (std::vector<Document>{{0, 2}, {2, 5}}));
   EXPECT_EQ(p.targets, (std::vector<int32_t>{9, 2, 9, 3, -1, -1, -1}));
@@ -83,7 +83,7 @@ TEST(Packing, DocumentsBeyondTheTableAreNotPredicted) {
 }
 
 // Predictions across the border of two chunks count: a chunk is a sequence, whose last token is followed by the next's.
-TEST(Packing, ChunksAreSequencesOfTheirOwn) {
+TEST(Packing, ChunksAreSeparateSequences) {
   const std::vector<int32_t> tokens = {1, 9, 2, 3, 4, 9, 5, 6};
   const Packed plain = pack_tokens(tokens, {.max_chunks = 3, .chunk_length = 3});
   EXPECT_EQ(plain.documents, (std::vector<Document>{{0, 3}, {3, 3}, {6, 1}}));
@@ -102,7 +102,7 @@ TEST(Packing, ChunksAreSequencesOfTheirOwn) {
 
 // Chunks move no target, and what is beyond the limit of documents does not depend on them; a chunk of the whole row is
 // the row.
-TEST(Packing, ChunksOfTheWholeRowAreTheRow) {
+TEST(Packing, ChunksKeepTargetsAndTheDocumentLimit) {
   const std::vector<int32_t> tokens = {1, 9, 2, 9, 3, 9, 4, 5};
   const PackingOptions whole{.reset_attention_mask = true, .reset_position_ids = true, .max_documents = 2};
   const Packed want = pack_tokens(tokens, whole);
@@ -121,7 +121,7 @@ TEST(Packing, ChunksOfTheWholeRowAreTheRow) {
 
 // Whatever the tokens: a counted prediction lies in the document of its own token, or what its chunk has of it, which
 // nothing else reaches into.
-TEST(Packing, EveryCountedPredictionSeesExactlyItsDocument) {
+TEST(Packing, EveryTargetSeesExactlyItsDocument) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
     std::vector<int32_t> tokens(2 + random() % 40);
@@ -162,7 +162,7 @@ TEST(Packing, EveryCountedPredictionSeesExactlyItsDocument) {
 }
 
 // The same documents by index and by token, through the loader, and masks of a file.
-TEST(Packing, LoadersPackByIndexOrByToken) {
+TEST(Packing, IndexAndEodTokenGiveTheSameDocuments) {
   TempDir dir;
   const std::vector<uint16_t> tokens = {1, 2, 9, 3, 9, 4, 5, 6, 9, 7, 8, 1, 2};
   write_bytes(dir / "a.ds", raw(tokens));
@@ -193,7 +193,7 @@ TEST(Packing, LoadersPackByIndexOrByToken) {
 }
 
 // A shard that is cut while a run reads it ends the run with its name; what was read before is not skipped.
-TEST(Packing, AShardTruncatedUnderALoaderIsItsError) {
+TEST(Packing, ShardTruncatedDuringReadingIsNamed) {
   TempDir dir;
   write_bytes(dir / "a.bin", llmc(counting(100'000)));
   const Dataset data = Dataset::open({{dir / "a.bin"}}, 16, 0);

@@ -24,7 +24,7 @@ struct QuestionsTest : ::testing::Test {
   }
 };
 
-TEST_F(QuestionsTest, OfBothKinds) {
+TEST_F(QuestionsTest, ReadsBothJsonSchemas) {
   const auto questions = read(
       "{\"context\": \"ab\", \"choices\": [\" c\", \"dé\"], \"label\": 1}\n\n"
       "{\"ind\": 3, \"ctx\": \"A man\", \"ctx_a\": \"x\", \"endings\": [\"sits.\", \"is\", \"a\", \"b\"], \"label\": "
@@ -42,7 +42,7 @@ TEST_F(QuestionsTest, OfBothKinds) {
 }
 
 // A tokenizer that puts a space in front of a text does not in front of a choice.
-TEST_F(QuestionsTest, ChoicesGoOnWithTheContext) {
+TEST_F(QuestionsTest, ChoicesAreTokenizedAsContinuations) {
   write_bytes(dir / "q.jsonl", R"({"context": "Hello", "choices": [" world", "the"], "label": 1})");
   const auto tokenizer = load_tokenizer("tests/tokenizer/fixtures/sentencepiece/llama.model");
   const auto questions = read_questions(dir / "q.jsonl", *tokenizer, {.seq_length = 50, .vocab_size = 620});
@@ -51,11 +51,11 @@ TEST_F(QuestionsTest, ChoicesGoOnWithTheContext) {
   EXPECT_EQ(both, tokenizer->encode("Hello world"));
 }
 
-TEST_F(QuestionsTest, AnEmptyContextIsTheEndOfADocument) {
+TEST_F(QuestionsTest, EmptyContextBecomesEndOfDocument) {
   EXPECT_EQ(read(R"({"context": "", "choices": ["a", "b"], "label": 0})")[0].context, std::vector<int32_t>{256});
 }
 
-TEST_F(QuestionsTest, BadLinesAreNamed) {
+TEST_F(QuestionsTest, InvalidLinesAreNamed) {
   refuse("{", {"JSON object"});
   refuse("[1]", {"JSON object"});
   refuse(std::string(200'000, '['), {"nested deeper"});

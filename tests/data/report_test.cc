@@ -19,7 +19,7 @@ using namespace testing;
 
 // ---- n-grams
 
-TEST(Ngram, IndependentTokensCostTheirEntropyAtEveryOrder) {
+TEST(Ngram, IndependentTokensHaveTheirEntropyAtEveryOrder) {
   std::vector<int32_t> tokens;  // P(0) = 1/2, P(1) = P(2) = 1/4
   for (uint64_t i = 0; i < 220'000; ++i) tokens.push_back(int32_t(std::max(0, int(random_bits(1, 2, i) % 4) - 1)));
   const NgramBaselines b = ngram_baselines(std::span(tokens).first(200'000), std::span(tokens).last(20'000), 3);
@@ -30,7 +30,7 @@ TEST(Ngram, IndependentTokensCostTheirEntropyAtEveryOrder) {
 }
 
 // A chain where two tokens decide the third: c = (a + b) mod 5, with an error in one of ten.
-TEST(Ngram, SecondOrderDependenceIsSeenByTheTrigramAlone) {
+TEST(Ngram, OnlyTheTrigramSeesSecondOrderDependence) {
   std::vector<int32_t> tokens = {1, 2};
   for (uint64_t i = 2; i < 220'000; ++i) {
     const bool noise = random_bits(1, 2, i) % 10 == 0;
@@ -70,7 +70,7 @@ double best_trigram(const std::vector<int32_t>& train, const std::vector<int32_t
 }
 
 // Some 64 tokens that repeat, sometimes interrupted: contexts say nearly everything.
-TEST(Ngram, InterpolationOfASmallCorpusIsNearlyTheBest) {
+TEST(Ngram, InterpolationIsNearlyOptimalOnASmallCorpus) {
   for (const size_t size : {size_t{1000}, size_t{5000}, size_t{20'000}}) {
     std::vector<int32_t> tokens;
     const auto drawn = [&](int64_t of) { return int32_t(random_bits(7, 8, tokens.size()) % uint64_t(of)); };
@@ -87,7 +87,7 @@ TEST(Ngram, InterpolationOfASmallCorpusIsNearlyTheBest) {
   }
 }
 
-TEST(Ngram, TokensNeverSeenCostFinitely) {
+TEST(Ngram, UnseenTokensHaveFiniteLoss) {
   const std::vector<int32_t> train(1000, 3), valid = {9, 3, 9, 200, 3, 3};
   const NgramBaselines b = ngram_baselines(train, valid, 257);
   for (double loss : {b.unigram, b.bigram, b.trigram}) {
@@ -99,7 +99,7 @@ TEST(Ngram, TokensNeverSeenCostFinitely) {
   expect_parts(to_string(b), {"uniform 5.549", "1000 training", "6 validation"});
 }
 
-TEST(Ngram, LargeVocabulariesWork) {
+TEST(Ngram, SupportsLargeVocabularies) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 60'000; ++i) tokens.push_back((i % 2000) * 1000);
   const NgramBaselines b = ngram_baselines(tokens, tokens, 2'000'000);
@@ -107,7 +107,7 @@ TEST(Ngram, LargeVocabulariesWork) {
   EXPECT_LT(b.bigram, 0.2);  // the next one is certain
 }
 
-TEST(Ngram, BadStreamsAreErrors) {
+TEST(Ngram, InvalidTokenStreamsAreErrors) {
   const std::vector<int32_t> good = {1, 2, 3, 4}, little = {1, 2}, outside = {1, 2, 257}, negative = {1, 2, -1};
   expect_parts(error_of([&] { ngram_baselines(little, good, 257); }), {"training", "got 2"});
   expect_parts(error_of([&] { ngram_baselines(good, little, 257); }), {"validation", "got 2"});
@@ -140,7 +140,7 @@ std::string info_of(const ShardReportOptions& options) {
   return info.text;
 }
 
-TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
+TEST_F(ReportTest, InfoReportsCountsFrequenciesAndText) {
   text_shard("a.bin", "aaaaaabb\n\x1b[31m red");
   text_shard("b.bin", "cc");
   write_tokenizer(ByteTokenizer(), dir.path());
@@ -151,7 +151,7 @@ TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
   EXPECT_EQ(info.find("problem"), std::string::npos);
 }
 
-TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
+TEST_F(ReportTest, InfoCountsDocumentsByEodToken) {
   write_bytes(dir / "a.bin", llmc<uint16_t>({1, 2, 9, 3, 9, 9, 4}));  // lengths 3, 2, 1 and 1 + 2 over the border
   write_bytes(dir / "b.bin", llmc<uint16_t>({5, 9, 6, 7, 8, 6}));     // and 4 that the data end with
   ShardReportOptions options = all();
@@ -163,7 +163,7 @@ TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
   expect_parts(info_of(options), {"documents: 3 (by token 9), mean 3.0 tokens, shortest 2, longest 4"});
 }
 
-TEST_F(ReportTest, InfoTellsDocumentsByTheIndexAndWhatTheMaskLeavesOut) {
+TEST_F(ReportTest, InfoCountsDocumentsByIndexAndMaskedTokens) {
   ShardReportOptions options;
   options.path_globs = {"data/fixtures/megatron.bin", "data/fixtures/nanotron.ds"};
   options.tokenizer = "byte";
@@ -182,7 +182,7 @@ TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
                                 "id 300 is outside", "2 shard(s), 5 tokens"});
 }
 
-TEST_F(ReportTest, InfoAndVerifyDoubtTheWidthOfHeaderlessTokens) {
+TEST_F(ReportTest, InfoAndVerifyQuestionTheWidthOfHeaderlessTokens) {
   std::vector<uint32_t> tokens;
   for (uint32_t i = 0; i < 200; ++i) tokens.push_back(30 + i);
   write_bytes(dir / "a.bin", raw(tokens));
@@ -195,7 +195,7 @@ TEST_F(ReportTest, InfoAndVerifyDoubtTheWidthOfHeaderlessTokens) {
   EXPECT_EQ(info_of(options).find("problem"), std::string::npos);
 }
 
-TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
+TEST_F(ReportTest, InfoHandlesOnlyDamagedOrEmptyShards) {
   write_bytes(dir / "a.bin", "nonsense, not tokens");
   expect_parts(info_of(all()), {"0 shard(s), 0 tokens", "problem:", "a.bin"});
   write_bytes(dir / "a.bin", llmc<uint16_t>({}));
@@ -203,7 +203,7 @@ TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
   EXPECT_TRUE(data_info(all()).sound);
 }
 
-TEST_F(ReportTest, InfoFailsForOneTruncatedShardAndTellsOfTheOthers) {
+TEST_F(ReportTest, InfoFailsForATruncatedShardAndReportsTheOthers) {
   text_shard("a.bin", "aaaa");
   text_shard("b.bin", "bb");
   EXPECT_TRUE(data_info(all()).sound);
@@ -213,7 +213,7 @@ TEST_F(ReportTest, InfoFailsForOneTruncatedShardAndTellsOfTheOthers) {
   expect_parts(info.text, {"a.bin: llm.c-v1, 4 tokens", "total: 1 shard(s), 4 tokens", "problem: ", "b.bin"});
 }
 
-TEST_F(ReportTest, InfoGivesNgramLosses) {
+TEST_F(ReportTest, InfoReportsNgramLosses) {
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "the cat sat. ";
   text_shard("a.bin", text);
@@ -253,7 +253,7 @@ TEST_F(ReportTest, VerifyNamesEveryBadRangeAndFile) {
   EXPECT_EQ(message.find("c.bin"), std::string::npos);
 }
 
-TEST_F(ReportTest, VerifyStopsListingWhenAllIsBad) {
+TEST_F(ReportTest, VerifyLimitsTheListOfProblems) {
   std::vector<uint16_t> tokens;
   for (int i = 0; i < 10'000; ++i) tokens.push_back(i % 2 ? 5 : 500);
   write_bytes(dir / "a.bin", llmc(tokens));

@@ -52,7 +52,7 @@ TEST(TokenAlignment, PositionsThatEndWithTheSameByteArePaired) {
   EXPECT_EQ(std::ranges::count(back.positions, -1), 0);
 }
 
-TEST(TokenAlignment, DocumentsEndInBothAndBeginWithTheTeachersToken) {
+TEST(TokenAlignment, DocumentsEndInBothAndBeginWithTheTeacherBos) {
   const auto from = bytes(), to = gpt2();
   std::vector<int32_t> tokens = from->encode("one two");
   tokens.push_back(from->eod_id());
@@ -73,7 +73,7 @@ TEST(TokenAlignment, DocumentsEndInBothAndBeginWithTheTeachersToken) {
   }
 }
 
-TEST(TokenAlignment, NoPositionIsPairedBehindTheLimit) {
+TEST(TokenAlignment, PositionsAfterTheLimitAreNotPaired) {
   const auto from = bytes(), to = gpt2();
   const std::vector<int32_t> tokens = from->encode("one two three four five six seven");
   const AlignedTokens whole = TokenAligner(*from, *to, 1000).align(tokens),
@@ -84,7 +84,7 @@ TEST(TokenAlignment, NoPositionIsPairedBehindTheLimit) {
 }
 
 // A tokenizer that changes the text teaches up to the first change, and again in the next document.
-TEST(TokenAlignment, NoPositionIsPairedBehindAChangeOfTheText) {
+TEST(TokenAlignment, PositionsAfterATextChangeAreNotPaired) {
   const auto from = bytes(), to = load_tokenizer(kTokenizerFixtures + "sentencepiece/rules.model");
   const std::string before = "plain ", text = before + " words";  // this one makes one space of two
   std::vector<int32_t> tokens = from->encode(text);

@@ -97,7 +97,7 @@ TEST_F(TokenFileTest, HeaderCountMustAgreeWithTheSize) {
 }
 
 // Sparse files: sizes beyond 2^31 cost nothing.
-TEST_F(TokenFileTest, CountsBeyond32BitsComeFromTheSize) {
+TEST_F(TokenFileTest, CountsBeyond32BitsFollowFromTheFileSize) {
   const int64_t count = (int64_t{1} << 32) + 5;
   const std::string path = shard(llmc<uint16_t>({}, 5));
   std::filesystem::resize_file(path, uint64_t(1024 + 2 * count));
@@ -132,11 +132,11 @@ TEST_F(TokenFileTest, EmptyAndOddFilesAreErrors) {
   expect_parts(refusal("abcdef", "uint32"), {"6 bytes", "uint32"});
 }
 
-TEST_F(TokenFileTest, HeaderlessFilesNeedATypeAndTheErrorSaysSo) {
+TEST_F(TokenFileTest, HeaderlessFilesNeedAType) {
   expect_parts(refusal(raw(counting(10))), {"20240520", "dtype", "\"uint16\"", "\"uint32\""});
 }
 
-TEST_F(TokenFileTest, TypeMustBeKnownAndAgreeWithTheHeader) {
+TEST_F(TokenFileTest, TypeMustBeKnownAndMatchTheHeader) {
   expect_parts(refusal(llmc<uint16_t>({1}), "uint32"), {"dtype is given as uint32", "uint16", "auto"});
   expect_parts(refusal(llmc<uint32_t>({1}), "uint16"), {"dtype is given as uint16", "uint32"});
   EXPECT_EQ(TokenFile::open(shard(llmc<uint16_t>({1})), "uint16").count(), 1);
@@ -145,7 +145,7 @@ TEST_F(TokenFileTest, TypeMustBeKnownAndAgreeWithTheHeader) {
                  {"dtype", cat('"', dtype, '"')});
 }
 
-TEST_F(TokenFileTest, FilesOfOtherKindsAreNamed) {
+TEST_F(TokenFileTest, OtherFileFormatsAreNamed) {
   const auto with_magic = [](int32_t magic) { return raw(std::vector<int32_t>{magic, 1, 1, 0, 0}); };
   const std::pair<std::string, const char*> cases[] = {
       {with_magic(20240522), "evaluation"},      {with_magic(20240326), "llm.c model"},
@@ -176,7 +176,7 @@ TEST_F(TokenFileTest, TokensOutsideTheVocabularyAreNamedByPosition) {
   EXPECT_EQ(window[5'000], 60'000);
 }
 
-TEST_F(TokenFileTest, TokensAboveInt32AreErrorsWithoutAVocabularyToo) {
+TEST_F(TokenFileTest, TokensAboveInt32AreAlwaysErrors) {
   const TokenFile file = TokenFile::open(shard(llmc<uint32_t>({1, 0x80000000u, 0xffffffffu})));
   std::vector<int32_t> window(2);
   expect_parts(error_of([&] { file.read(0, window); }), {"token 1 is 2147483648"});
@@ -184,7 +184,7 @@ TEST_F(TokenFileTest, TokensAboveInt32AreErrorsWithoutAVocabularyToo) {
 }
 
 // A mapping would end this process with SIGBUS.
-TEST_F(TokenFileTest, AFileThatShrinksIsAnErrorAndNotASignal) {
+TEST_F(TokenFileTest, ShrinkingFileIsAnErrorAndNotSigbus) {
   const std::string path = shard(llmc(counting(100'000)));
   const TokenFile file = TokenFile::open(path);
   std::vector<int32_t> window(100);
@@ -194,7 +194,7 @@ TEST_F(TokenFileTest, AFileThatShrinksIsAnErrorAndNotASignal) {
   expect_parts(error_of([&] { file.read(0, window); }), {"2048 now"});  // although these are still there
 }
 
-TEST_F(TokenFileTest, AFileThatGrowsIsAnError) {
+TEST_F(TokenFileTest, GrowingFileIsAnError) {
   const std::string path = shard(llmc(counting(100)));
   const TokenFile file = TokenFile::open(path);
   std::ofstream(path, std::ios::app | std::ios::binary) << "more";
@@ -202,7 +202,7 @@ TEST_F(TokenFileTest, AFileThatGrowsIsAnError) {
   expect_parts(error_of([&] { file.read(0, window); }), {"1224 bytes at open", "1228 now"});
 }
 
-TEST_F(TokenFileTest, AVanishedOrReplacedFileStaysReadable) {
+TEST_F(TokenFileTest, DeletedOrReplacedFileStaysReadable) {
   const std::string path = shard(llmc(counting(100)));
   const TokenFile file = TokenFile::open(path);
   write_bytes(dir / "other", llmc(counting(50, 7)));
@@ -211,7 +211,7 @@ TEST_F(TokenFileTest, AVanishedOrReplacedFileStaysReadable) {
   EXPECT_EQ(read_all_tokens(file)[99], 99);
 }
 
-TEST_F(TokenFileTest, RunningOutOfDescriptorsSaysWhatToDo) {
+TEST_F(TokenFileTest, ExhaustedFileDescriptorsNameTheRemedy) {
   const std::string path = shard(llmc(counting(10)));
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -226,7 +226,7 @@ TEST_F(TokenFileTest, RunningOutOfDescriptorsSaysWhatToDo) {
   expect_parts(message, {path, "ulimit -n"});
 }
 
-TEST_F(TokenFileTest, MovedFromFilesOwnNothing) {
+TEST_F(TokenFileTest, MovedFromFilesOwnNoDescriptor) {
   TokenFile a = TokenFile::open(shard(llmc(counting(10))));
   TokenFile b = std::move(a);
   EXPECT_EQ(read_all_tokens(b).size(), 10u);

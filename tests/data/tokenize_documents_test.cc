@@ -89,7 +89,7 @@ std::vector<std::string> some_texts(size_t count) {
   return texts;
 }
 
-TEST_F(DocumentsTest, EveryDocumentIsInItsPartOnce) {
+TEST_F(DocumentsTest, EveryDocumentIsInItsSplitOnce) {
   const auto texts = some_texts(900);  // more than one job
   input(".jsonl", lines_of(texts));
   const TokenizeResult result = tokenize(options);
@@ -114,7 +114,7 @@ TEST_F(DocumentsTest, SeparatorsSplitTextAsJsonLinesDo) {
   EXPECT_EQ(by_separator, documents(tokenize(options)));
 }
 
-TEST_F(DocumentsTest, BlocksAreCutAtWordsAndNothingIsLost) {
+TEST_F(DocumentsTest, BlocksAreCutAtWordsWithoutLoss) {
   const std::string text = words(1, 3'000'000);
   input(".txt", text);
   options.documents.block = 1000;
@@ -131,7 +131,7 @@ TEST_F(DocumentsTest, BlocksAreCutAtWordsAndNothingIsLost) {
   EXPECT_EQ(ids, make_tokenizer(options.tokenizer)->encode(text));
 }
 
-TEST_F(DocumentsTest, ThreadsChangeNoByte) {
+TEST_F(DocumentsTest, ThreadsDoNotChangeTheOutput) {
   input(".jsonl", lines_of(some_texts(2500)));
   input(".txt", words(3, 2'500'000));
   options.shard_tokens = 300'000;
@@ -149,7 +149,7 @@ TEST_F(DocumentsTest, ThreadsChangeNoByte) {
 // Killed at any point, the same call goes on and ends with the same bytes.
 struct KilledRun : DocumentsTest, ::testing::WithParamInterface<const char*> {};
 
-TEST_P(KilledRun, GoesOn) {
+TEST_P(KilledRun, ResumesWithTheSameOutput) {
 #ifdef ATHANOR_SANITIZED
   GTEST_SKIP() << "forks, which sanitizers with threads do not like";
 #endif
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, KilledRun, ::testing::Values("llm.c", "megatro
 });
 
 // A Megatron data set is what an llm.c one is, cut at documents only, with an index that names each of them.
-TEST_F(DocumentsTest, MegatronShardsHoldWholeDocuments) {
+TEST_F(DocumentsTest, MegatronShardsHoldCompleteDocuments) {
   input(".jsonl", lines_of(some_texts(300)));
   options.shard_tokens = 5000;
   const TokenizeResult plain = tokenize(options);
@@ -246,7 +246,7 @@ TEST_F(DocumentsTest, TwoRunsOfOnePrefixAreRefused) {
   tokenize(options);
 }
 
-TEST_F(DocumentsTest, AnotherRunsLeftoversAreNotGoneOnWith) {
+TEST_F(DocumentsTest, LeftoversOfAnotherRunAreNotResumed) {
   input(".txt", words(1, 50'000));
   std::filesystem::create_directories(dir / "out");
   write_bytes(dir / "out/d_progress.json", "{\"identity\": \"other\"}");
@@ -304,12 +304,12 @@ TEST_F(DocumentsTest, PlantedLinksAreNotFollowed) {
 }
 
 // A few kilobytes of gzip must not become gigabytes of memory.
-TEST_F(DocumentsTest, LinesWithoutEndAreRefused) {
+TEST_F(DocumentsTest, EndlessLinesAreRefused) {
   const std::string path = input(".jsonl", "{\"text\": \"" + std::string(size_t{65} << 20, 'a') + "\"}\n");
   expect_parts(error_of([&] { tokenize(options); }), {path, "longer than 64 MiB", "split it"});
 }
 
-TEST_F(DocumentsTest, BadJsonIsNamedByItsPlace) {
+TEST_F(DocumentsTest, InvalidJsonIsReportedByFileAndLine) {
   const std::string good = lines_of({"one", "two"});
   const std::string path = input(".jsonl", good + "{\"text\": 3}\n");
   expect_parts(error_of([&] { tokenize(options); }), {path, cat("byte ", good.size()), "string"});
@@ -321,7 +321,7 @@ TEST_F(DocumentsTest, BadJsonIsNamedByItsPlace) {
   EXPECT_EQ(tokenize(options).documents, 2);  // blank lines and empty texts are none
 }
 
-TEST(JsonLine, ReadsWhatTheLibraryReads) {
+TEST(JsonLine, AcceptsWhatTheJsonLibraryAccepts) {
   std::string text;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     std::string value;
@@ -339,7 +339,7 @@ TEST(JsonLine, ReadsWhatTheLibraryReads) {
   EXPECT_EQ(text, "😀\uFFFDx\uFFFDA\xff");
 }
 
-TEST(JsonLine, RefusesWhatIsNoJson) {
+TEST(JsonLine, RefusesInvalidJson) {
   std::string text;
   for (const std::string bad :
        {"", "[]", "{", "{\"text\"}", "{\"text\":}", "{\"text\":\"a}", "{\"text\":\"a\"", "{\"text\":\"a\"} x",
@@ -351,7 +351,7 @@ TEST(JsonLine, RefusesWhatIsNoJson) {
 }
 
 // Valid JSON of another type is called by its type.
-TEST(JsonLine, NamesWhatItGot) {
+TEST(JsonLine, NamesUnexpectedTypes) {
   std::string text;
   const auto message = [&](const char* line) { return error_of([&] { (void)json_line_text(line, "text", text); }); };
   EXPECT_EQ(message("[1, 2]"), "expected an object, got an array");
@@ -363,7 +363,7 @@ TEST(JsonLine, NamesWhatItGot) {
 }
 
 // What the programs gzip and zstd write, whole and damaged.
-TEST_F(DocumentsTest, CompressedTextIsItsText) {
+TEST_F(DocumentsTest, CompressedTextIsDecompressed) {
   const std::string text = words(5, 400'000);
   input(".txt", text);
   options.documents.valid_every = 0;
@@ -432,7 +432,7 @@ TEST_F(DocumentsTest, JsonLinesMayBeginWithAByteOrderMark) {
   EXPECT_EQ(result.warning, "");
 }
 
-TEST_F(DocumentsTest, TextThatIsNoUtf8IsCounted) {
+TEST_F(DocumentsTest, InvalidUtf8IsCounted) {
   input("good.txt", "na\xc3\xafve \xf0\x9f\x98\x80");
   input("latin.txt", "caf\xe9 caf\xe9 ");
   options.documents.valid_every = 0;
@@ -455,7 +455,7 @@ TEST(TextEncoding, WideEncodingsAreRecognized) {
     EXPECT_EQ(wide_encoding(text), "") << text;
 }
 
-TEST(TextEncoding, OnlyBytesOfNoCharacterAreCounted) {
+TEST(TextEncoding, OnlyInvalidBytesAreCounted) {
   const std::pair<const char*, int64_t> cases[] = {{"", 0},
                                                    {"plain ascii text", 0},
                                                    {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 0},
@@ -496,7 +496,7 @@ TEST_F(DocumentsTest, ParquetThroughAPipeIsRefused) {
                {".parquet", "give it as a file"});
 }
 
-TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {
+TEST_F(DocumentsTest, ContentThatContradictsTheExtensionIsRefused) {
   for (const auto& [name, content, says] : {std::tuple{"a.gz", "plain text", "expected gzip"},
                                             {"b.jsonl.zst", "{\"text\": \"a\"}\n", "expected zstd"},
                                             {"c.txt", "PK\x03\x04rest", "a zip file"},
@@ -513,7 +513,7 @@ TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {
 }
 
 // A tokenizer that puts a space in front of a document's first word does so once, whatever the text is cut into.
-TEST_F(DocumentsTest, WhatIsCutHasTheIdsOfTheWhole) {
+TEST_F(DocumentsTest, TextCutIntoBlocksKeepsItsIds) {
   options.tokenizer = {.source = "tests/tokenizer/fixtures/sentencepiece/llama.model"};
   options.documents.block = 1000;
   const std::string first = words(1, 2500000), second = "word" + words(2, 3000);

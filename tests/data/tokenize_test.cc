@@ -47,7 +47,7 @@ TEST(ByteTokenizer, DecodingUndoesEncodingOfAnyBytes) {
     expect_parts(error_of([&] { t.decode({&bad, 1}); }), {cat(bad), "vocabulary of 257"});
 }
 
-TEST(TokenizerDescriptor, IsWrittenAndReadBack) {
+TEST(TokenizerDescriptor, RoundTrips) {
   TempDir dir;
   EXPECT_EQ(find_tokenizer(dir / "x.bin"), nullptr);
   write_tokenizer(ByteTokenizer(), dir / "sub");
@@ -59,7 +59,7 @@ TEST(TokenizerDescriptor, IsWrittenAndReadBack) {
   EXPECT_EQ(load_tokenizer(dir.path())->vocab_size(), 257);
 }
 
-TEST(TokenizerDescriptor, BadOnesAreErrors) {
+TEST(TokenizerDescriptor, InvalidFilesAreErrors) {
   TempDir dir;
   const std::string path = dir / kTokenizerFile;
   for (const char* bad : {"", "{", "[]", "3", "{\"type\": 3}", "{\"kind\": \"byte\"}", "{\"type\": \"byte\"} x"}) {
@@ -95,7 +95,7 @@ TEST(ShardWriter, RoundTripsAndSplits) {
   }
 }
 
-TEST(ShardWriter, BuffersLargerThanItsOwnAreWhole) {
+TEST(ShardWriter, AppendsMoreThanItsBuffer) {
   TempDir dir;
   std::vector<int32_t> ids(1'500'000);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int32_t(i % 70'001);
@@ -104,7 +104,7 @@ TEST(ShardWriter, BuffersLargerThanItsOwnAreWhole) {
   EXPECT_EQ(tokens_of(writer.finish()), ids);
 }
 
-TEST(ShardWriter, NothingHasItsNameBeforeFinishAndNothingStaysWithoutIt) {
+TEST(ShardWriter, FilesGetTheirNameAtFinishAndAreRemovedOtherwise) {
   TempDir dir;
   const std::vector<int32_t> ids(25, 1);
   {
@@ -118,7 +118,7 @@ TEST(ShardWriter, NothingHasItsNameBeforeFinishAndNothingStaysWithoutIt) {
   EXPECT_TRUE(files_in(dir).empty());
 }
 
-TEST(ShardWriter, ExistingShardsAreRefusedOrReplacedWhole) {
+TEST(ShardWriter, ExistingShardsAreRefusedOrReplacedCompletely) {
   TempDir dir;
   const std::vector<int32_t> ids(25, 1);
   const auto write = [&](bool overwrite, size_t count) {
@@ -147,7 +147,7 @@ TEST(ShardWriter, BadTokensAndOptionsAreErrors) {
 }
 
 // A full disk, as far as a process without one can tell: writes beyond the limit fail.
-TEST(ShardWriter, AFailedWriteLeavesNothingUnderAFinalName) {
+TEST(ShardWriter, FailedWriteLeavesNoFinalFile) {
   TempDir dir;
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -205,7 +205,7 @@ TEST_F(TokenizeTest, EveryNthBlockIsHeldOut) {
   expect_parts(result.summary, {"2350042 bytes", "byte", "257", cat(train.size()), cat(valid.size())});
 }
 
-TEST_F(TokenizeTest, DocumentsEndInEveryPartTheyReach) {
+TEST_F(TokenizeTest, DocumentsEndInEverySplitTheyReach) {
   input(std::string(150, 'a'));
   input(std::string(300, 'b'));  // up to byte 450: 50 of block 4
   input("");
@@ -218,7 +218,7 @@ TEST_F(TokenizeTest, DocumentsEndInEveryPartTheyReach) {
             std::string(50, 'b') + "<|endoftext|>" + std::string(50, 'c') + "<|endoftext|>");
 }
 
-TEST_F(TokenizeTest, ZeroHoldsOutNothing) {
+TEST_F(TokenizeTest, ValidEveryZeroHoldsOutNothing) {
   options.documents.valid_every = 0;
   input(random_text(1000));
   const TokenizeResult result = tokenize(options);

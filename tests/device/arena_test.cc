@@ -101,7 +101,7 @@ TEST(Pack, PlacesBuffersBySizeAtTheLowestFreeOffset) {
 }
 
 // Saved activations of 2,000 layers and what lives shortly between them: pairs would take a minute.
-TEST(Pack, TakesNotMuchLongerForEachBlockOfADeepModel) {
+TEST(Pack, TimeGrowsAlmostLinearlyWithBlocks) {
   constexpr int64_t kLayers = 2000, kSaved = 12, kShort = 12;
   constexpr size_t kSizes[] = {65536, 16384, 65536, 512, 131072, 32768};
   std::vector<PlannedBlock> blocks;
@@ -127,7 +127,7 @@ TEST(Pack, TakesNotMuchLongerForEachBlockOfADeepModel) {
   EXPECT_LT(double(total), 1.05 * double(saved_bytes));
 }
 
-TEST(Pack, IsTightForNestedLifetimes) {  // as of forward and backward through a stack of layers
+TEST(Pack, IsOptimalForNestedLifetimes) {  // as of forward and backward through a stack of layers
   std::vector<PlannedBlock> blocks;
   constexpr int64_t kLayers = 24;
   for (int64_t l = 0; l < kLayers; ++l)
@@ -139,7 +139,7 @@ TEST(Pack, IsTightForNestedLifetimes) {  // as of forward and backward through a
   EXPECT_EQ(total, peak(blocks));
 }
 
-TEST(Pack, ReusesMemoryOfTheDeadAndIsDeterministic) {
+TEST(Pack, ReusesFreedMemoryDeterministically) {
   std::vector<PlannedBlock> blocks;
   for (int64_t i = 0; i < 100; ++i) blocks.push_back({.name = "x", .bytes = 4096, .born = 2 * i, .died = 2 * i + 1});
   EXPECT_EQ(pack(blocks), 4096u);
@@ -224,7 +224,7 @@ Arena* one_phase(Arena& arena) {  // "a" and "b" live together, then "c"
   return &arena;
 }
 
-TEST(Arena, HandsOutThePlannedOffsetsAligned) {
+TEST(Arena, ReturnsPlannedAlignedOffsets) {
   Arena arena;
   one_phase(arena);
   std::vector<char> memory(arena.bytes());
@@ -246,7 +246,7 @@ TEST(Arena, HandsOutThePlannedOffsetsAligned) {
 }
 
 // What a run leaves alive while others run is its frame's; the rest is shared by all.
-TEST(Arena, RunsThatAreUnderWayTogetherHaveAFrameEach) {
+TEST(Arena, ConcurrentRunsHaveTheirOwnFrames) {
   Arena arena;
   struct Run {
     Buffer kept;
@@ -303,7 +303,7 @@ TEST(Arena, RunsThatAreUnderWayTogetherHaveAFrameEach) {
 }
 
 // As a stage's last chunk does, whose backward follows its forward, while micro-batches of other chunks are under way.
-TEST(Arena, APhaseThatIsNeverLeftLeavesOthersFramesAlone) {
+TEST(Arena, PhaseWithoutEndKeepsOtherFrames) {
   Arena arena;
   Buffer kept;
   arena.record("left", 1);
@@ -332,7 +332,7 @@ TEST(Arena, APhaseThatIsNeverLeftLeavesOthersFramesAlone) {
   arena.end();
 }
 
-TEST(Arena, ABlockDiesWithItsLastBuffer) {
+TEST(Arena, BlockIsFreedWithItsLastBuffer) {
   Arena arena;
   arena.record("p");
   {
@@ -348,7 +348,7 @@ TEST(Arena, ABlockDiesWithItsLastBuffer) {
   EXPECT_FALSE(Buffer());
 }
 
-TEST(Arena, TheLargestPhaseDecides) {
+TEST(Arena, SizeIsThatOfTheLargestPhase) {
   Arena arena;
   for (int64_t n : {100, 5000, 300}) {
     arena.record(cat("phase", n));
@@ -369,7 +369,7 @@ std::string divergence(Fn&& fn) {
   return error_of([&] { fn(arena); });
 }
 
-TEST(Arena, ARunThatDivergesIsToldWhere) {
+TEST(Arena, ReportsWhereARunDivergesFromItsPlan) {
   EXPECT_TRUE(has(divergence([](Arena& a) { (void)a.alloc("x", DType::f32, {100}); }),
                   "phase p diverged from its plan at buffer 0: planned 'a' of 512 bytes, got 'x' of 512"));
   EXPECT_TRUE(has(divergence([](Arena& a) { (void)a.alloc("a", DType::f32, {200}); }),
@@ -410,7 +410,7 @@ TEST(Arena, BuffersMayNotOutliveTheirPhase) {
                   "1 buffers outlive phase p"));
 }
 
-TEST(Arena, RefusesCallsOutOfOrder) {
+TEST(Arena, RefusesOutOfOrderCalls) {
   Arena arena;
   EXPECT_TRUE(has(error_of([&] { (void)arena.alloc("x", DType::u8, {1}); }), "buffer x allocated outside a phase"));
   EXPECT_NE(error_of([&] { arena.finish_recording(); }), "no error");

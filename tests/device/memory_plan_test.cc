@@ -78,7 +78,7 @@ TEST(MemoryPlan, IsOneAllocationOfDisjointZeroedTensors) {
   EXPECT_EQ(device.live, 0u);
 }
 
-TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
+TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesOptions) {
   Tensor a, b;
   MemoryPlan plan;
   plan.add(MemoryKind::weights, "a", DType::u8, {1 << 20}, &a);
@@ -97,7 +97,7 @@ TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
   }
 }
 
-TEST(MemoryPlan, HostMemoryIsAnAllocationAndALimitOfItsOwn) {
+TEST(MemoryPlan, HostMemoryHasItsOwnAllocationAndLimit) {
   FakeDevice device;
   Tensor a, b, c;
   {
@@ -139,21 +139,21 @@ TEST(MemoryPlan, RefusesChangesAfterCommit) {
   EXPECT_TRUE(has(error_of([&] { plan.commit(device); }), "committed twice"));
 }
 
-TEST(MemoryPlan, AnEmptyPlanAllocatesNothing) {
+TEST(MemoryPlan, EmptyPlanAllocatesNothing) {
   FakeDevice device;
   MemoryPlan plan;
   plan.commit(device);
   EXPECT_EQ(device.allocations, 0);
 }
 
-TEST(MemoryKinds, AllHaveNamesAndKnobs) {
+TEST(MemoryKinds, AllHaveNamesAndOptions) {
   for (int k = 0; k < kMemoryKinds; ++k) {
     EXPECT_GT(std::string(name_of(MemoryKind(k))).size(), 3u);
     EXPECT_GT(MemoryPlan().knobs(MemoryKind(k)).size(), 3u);
   }
 }
 
-TEST(MemoryPlan, AdvisesNothingThatIsInForceAlready) {
+TEST(MemoryPlan, DoesNotAdviseOptionsAlreadyInUse) {
   Tensor a, b, c, d;
   MemoryPlan wide, narrow;
   wide.add(MemoryKind::weights, "a", DType::f32, {4}, &a);

@@ -44,7 +44,7 @@ TEST(PhaseClock, EveryInstantBelongsToOnePhase) {
   EXPECT_EQ(times.total(), 123'000'001) << "the sum is the elapsed time to the nanosecond";
 }
 
-TEST(PhaseClock, LapsMeetWithoutGapAndThePhaseGoesOn) {
+TEST(PhaseClock, LapsHaveNoGapAndKeepThePhase) {
   PhaseClock clock = fake_clock();
   clock.enter(Phase::data);
   pass(milliseconds(5));
@@ -54,7 +54,7 @@ TEST(PhaseClock, LapsMeetWithoutGapAndThePhaseGoesOn) {
   EXPECT_EQ(clock.lap().total(), 0);
 }
 
-TEST(PhaseClock, AScopeReturnsToThePhaseBefore) {
+TEST(PhaseClock, ScopeRestoresThePreviousPhase) {
   PhaseClock clock = fake_clock();
   clock.enter(Phase::forward);
   {
@@ -67,7 +67,7 @@ TEST(PhaseClock, AScopeReturnsToThePhaseBefore) {
   EXPECT_EQ(times[Phase::forward], 2'000'000);
 }
 
-TEST(PhaseClock, RealTimePasses) {
+TEST(PhaseClock, MeasuresRealTime) {
   PhaseClock clock;
   const auto before = PhaseClock::Clock::now();
   while (PhaseClock::Clock::now() - before < milliseconds(2)) {
@@ -116,7 +116,7 @@ TEST(StepTable, PrintedFiguresSumToThePrintedTotalExactly) {
   }
 }
 
-TEST(StepTable, WhatLiesBetweenStepsIsSharedByThem) {
+TEST(StepTable, TimeBetweenStepsIsSpreadOverSteps) {
   StepTable table;
   PhaseTimes step, between;
   step[Phase::forward] = 10'000'000;
@@ -138,14 +138,14 @@ TEST(StepTable, WhatLiesBetweenStepsIsSharedByThem) {
             "step                15.00    100.0\n");
 }
 
-TEST(StepTable, WithoutAStepThereIsNothingToSay) {
+TEST(StepTable, ReportIsEmptyWithoutSteps) {
   StepTable table;
   EXPECT_EQ(table.report(), "");
   table.add({}, 1);
   EXPECT_NE(table.report().find("step                 0.00      0.0\n"), std::string::npos) << "no time passed";
 }
 
-TEST(StepTable, DocumentationNamesThePhases) {
+TEST(StepTable, DocumentationListsThePhases) {
   std::string phases;
   for (size_t i = 0; i < kPhases; ++i) phases += cat(i > 0 ? ", " : "", "`", to_string(Phase(i)), "`");
   std::string doc = read_file("configs/LOGS.md", 1 << 20);

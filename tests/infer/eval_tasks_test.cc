@@ -55,7 +55,7 @@ struct EvalTasks : ::testing::Test {
 
 using Parts = std::pair<std::string, std::string>;
 
-TEST_F(EvalTasks, MultipleChoiceScoresWhatDiffersOfTheContinuations) {
+TEST_F(EvalTasks, MultipleChoiceScoresTheDifferingContinuations) {
   const auto tasks = read("multiple_choice", R"({"query": "Q", "choices": ["ab", "ac", "d"], "gold": 2})"
                                              "\n\n");
   ASSERT_EQ(tasks.size(), 1u);
@@ -75,13 +75,13 @@ TEST_F(EvalTasks, SchemaScoresTheCommonContinuation) {
   EXPECT_EQ(parts(tasks[0].items[0].options[1]), Parts("The box", " is full"));
 }
 
-TEST_F(EvalTasks, LanguageModelingScoresTheContinuationWithItsSpace) {
+TEST_F(EvalTasks, LanguageModelingScoresTheContinuationWithItsLeadingSpace) {
   const auto tasks = read("language_modeling", R"({"context": " One two ", "continuation": "three"})");
   ASSERT_EQ(tasks[0].items[0].options.size(), 1u);
   EXPECT_EQ(parts(tasks[0].items[0].options[0]), Parts("One two", " three"));
 }
 
-TEST_F(EvalTasks, ExamplesAreOtherItemsWithTheirRightAnswers) {
+TEST_F(EvalTasks, FewShotExamplesAreOtherItemsWithCorrectAnswers) {
   std::string items;
   for (int i = 0; i < 6; ++i)
     items += cat(R"({"query": "q)", i, R"(", "choices": ["n)", i, R"(", "y)", i, R"("], "gold": 1})", "\n");
@@ -103,7 +103,7 @@ TEST_F(EvalTasks, ExamplesAreOtherItemsWithTheirRightAnswers) {
             parts(tasks[0].items[3].options[0]).first);
 }
 
-TEST_F(EvalTasks, RefusesWhatItCannotRead) {
+TEST_F(EvalTasks, RefusesMalformedTasks) {
   const std::string good = R"({"query": "Q", "choices": ["a", "b"], "gold": 0})";
   const auto says = [](const std::string& message, const std::vector<std::string>& all) {
     for (const std::string& part : all) EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
@@ -139,7 +139,7 @@ TextScore reference(Engine& engine, const ScoredText& text) {
   return score;
 }
 
-TEST_F(EvalTasks, AccuraciesAreThoseOfSeparateForwardPasses) {
+TEST_F(EvalTasks, AccuraciesMatchSeparateForwardPasses) {
   EngineOptions o;
   o.recipe = make_recipe("fp32", DType::f32);
   o.seq_length = kT;

@@ -18,7 +18,7 @@ namespace {
 
 class CachedLogits : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(CachedLogits, EqualTheFullForwardPass) {
+TEST_P(CachedLogits, MatchTheFullForwardPass) {
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());
   const ModelConfig config = load_model_config(folder + "/config.json");
@@ -43,7 +43,7 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
 }
 
 // With weights and activations in 8 bits, and outliers apart or not, logits are near those of fp32, and not they.
-TEST_P(CachedLogits, AreNearInInt8) {
+TEST_P(CachedLogits, Int8LogitsAreNearFp32) {
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());
   const ModelConfig config = load_model_config(folder + "/config.json");
@@ -134,14 +134,14 @@ void long_prompts_equal_their_tokens(const ModelConfig& config) {
   }
 }
 
-TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
+TEST(Prompts, LongPromptsMatchTokenByTokenDecoding) {
   for (const ModelType type : {ModelType::gpt2, ModelType::athanor})  // the latter with sparse attention
     long_prompts_equal_their_tokens(
         testing::tiny_model(type, {.vocab = 67, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 150}));
 }
 
 // Beyond the context each token follows from the last half of it or more, as if that were the prompt.
-TEST(Prompts, TheContextSlides) {
+TEST(Prompts, SlidingContextMatchesANewPrompt) {
   for (const char* name : {"gpt2", "llama", "mistral"}) {
     testing::Rig rig;
     const std::string folder = cat("tests/golden/", name);
@@ -169,7 +169,7 @@ TEST(Prompts, TheContextSlides) {
 }
 
 // Texts of different lengths, one of which slides and one of which begins anew, have the bits that each has alone.
-TEST_P(CachedLogits, OfManyTextsAreThoseOfEachAlone) {
+TEST_P(CachedLogits, BatchedTextsMatchSingleOnesBitExactly) {
   constexpr int64_t kTexts = 5;
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());
@@ -221,7 +221,7 @@ void fill(Sampler& sampler, testing::Rig& rig, float std) {
 }
 
 // GEMMs of up to 8 rows on the CPU sum every row as they sum one.
-TEST(Prompts, EightTextsHaveTheBitsOfEachAloneInLargerProducts) {
+TEST(Prompts, EightBatchedTextsMatchSingleOnesBitExactlyInLargerGemms) {
   testing::Rig rig;
   const ModelConfig config = testing::tiny_model(
       ModelType::llama, {.vocab = 503, .hidden = 256, .heads = 4, .intermediate = 700, .positions = 150});
@@ -244,7 +244,7 @@ TEST(Prompts, EightTextsHaveTheBitsOfEachAloneInLargerProducts) {
 }
 
 // Whatever number of them goes on at once: text, end and order of the sink's calls.
-TEST(ContinueTexts, OtherPromptsHaveNoPartInAText) {
+TEST(ContinueTexts, DoNotDependOnOtherPrompts) {
   testing::Rig rig;
   const ModelConfig config = testing::tiny_model(
       ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
@@ -283,7 +283,7 @@ TEST(ContinueTexts, OtherPromptsHaveNoPartInAText) {
 }
 
 // A token is a draw by its number in the text and the prompt's seed, among the ids that the tokenizer has.
-TEST(ContinueTexts, AreDrawnTokenByToken) {
+TEST(ContinueTexts, AreSampledTokenByTokenFromSeedAndPosition) {
   testing::Rig rig;
   const ModelConfig config = testing::tiny_model(
       ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
@@ -311,7 +311,7 @@ TEST(ContinueTexts, AreDrawnTokenByToken) {
   EXPECT_GT(want.size(), 5u);
 }
 
-TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
+TEST(StopText, EndsBeforeTheFirstStopForAnyChunking) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},
       {"a\n\nb END", "a"},     {"EEND", "E"},           {"", ""},
@@ -326,7 +326,7 @@ TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
     }
 }
 
-TEST(ChooseToken, NeverDrawsWhatIsMasked) {
+TEST(ChooseToken, NeverSamplesMaskedTokens) {
   const float none = -std::numeric_limits<float>::infinity();
   const std::vector<float> logits = {none, 1.0f, none, 1.0f, none};
   for (const double top_p : {1.0, 0.99})
@@ -336,11 +336,11 @@ TEST(ChooseToken, NeverDrawsWhatIsMasked) {
     }
 }
 
-TEST(ChooseToken, ZeroTemperatureTakesTheLikeliest) {
+TEST(ChooseToken, ZeroTemperatureIsArgmax) {
   EXPECT_EQ(choose_token(std::vector<float>{0.1f, 3.0f, 2.9f}, {.temperature = 0}, 5), 1);
 }
 
-TEST(ChooseToken, FrequenciesFollowTheSoftmax) {
+TEST(ChooseToken, FrequenciesMatchTheSoftmax) {
   const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f};
   double sum = 0, count[4] = {};
   for (const float z : logits) sum += std::exp(double(z));
@@ -362,7 +362,7 @@ TEST(ChooseToken, TopKAndTopPKeepTheLikeliest) {
   EXPECT_FALSE(seen[1][2]);
 }
 
-TEST(ChooseToken, MinPKeepsAShareOfTheLikeliest) {
+TEST(ChooseToken, MinPKeepsTokensRelativeToTheLikeliest) {
   const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f, 2.0f};  // .135 .368 .050 1 1 of the likeliest
   const auto drawn = [&](const SamplingOptions& options) {
     std::string ids;
@@ -379,7 +379,7 @@ TEST(ChooseToken, MinPKeepsAShareOfTheLikeliest) {
   EXPECT_EQ(drawn({.top_k = 1, .min_p = 0.1, .seed = 1}), "3");
 }
 
-TEST(ChooseToken, SameSeedSameText) {
+TEST(ChooseToken, SameSeedGivesTheSameText) {
   const std::vector<float> logits(50, 0.0f);
   for (uint64_t d = 0; d < 20; ++d)
     EXPECT_EQ(choose_token(logits, {.seed = 9}, d), choose_token(logits, {.seed = 9}, d));

@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-TEST(AppendFile, ARecordThatDoesNotFitLeavesNoPart) {
+TEST(AppendFile, RecordThatDoesNotFitIsNotWrittenPartially) {
   const TempDir dir;
   AppendFile file(dir / "log");
   EXPECT_TRUE(file.append("first\n"));
@@ -32,14 +32,14 @@ TEST(AppendFile, ARecordThatDoesNotFitLeavesNoPart) {
   EXPECT_EQ(contents(dir / "log"), "first\nsmall\n" + std::string(8000, 'z') + "\n");
 }
 
-TEST(AppendFile, AGivenSizeCutsWhatLiesBehind) {
+TEST(AppendFile, SizeTruncatesTheFile) {
   const TempDir dir;
   put(dir / "log", "one\ntorn");
   EXPECT_TRUE(AppendFile(dir / "log", {.size = 4}).append("two\n"));
   EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
 }
 
-TEST(AppendFile, APlantedLinkIsNotFollowed) {
+TEST(AppendFile, PlantedLinkIsNotFollowed) {
   const TempDir dir;
   put(dir / "victim", "precious");
   std::filesystem::create_symlink(dir / "victim", dir / "log");
@@ -53,14 +53,14 @@ TEST(AppendFile, APlantedLinkIsNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
-TEST(AppendFile, WithoutASizeTheFileIsKept) {
+TEST(AppendFile, KeepsTheFileWithoutASize) {
   const TempDir dir;
   put(dir / "log", "one\n");
   EXPECT_TRUE(AppendFile(dir / "log").append("two\n"));
   EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
 }
 
-TEST(AppendFile, IsMadeAgainWhenDeletedOrRenamed) {
+TEST(AppendFile, IsRecreatedWhenDeletedOrRenamed) {
   const TempDir dir;
   AppendFile file(dir / "run/log", {.head = "head\n"});
   EXPECT_TRUE(file.append("one\n"));
@@ -78,7 +78,7 @@ TEST(AppendFile, IsMadeAgainWhenDeletedOrRenamed) {
   EXPECT_EQ(count_of(log, "was deleted or renamed"), 2) << log;
 }
 
-TEST(AppendFile, RetriesWhatCannotBeMadeAgainAndWarnsOnce) {
+TEST(AppendFile, RetriesRecreationAndWarnsOnce) {
   const TempDir dir;
   AppendFile file(dir / "run/log");
   std::filesystem::remove_all(dir / "run");
@@ -93,7 +93,7 @@ TEST(AppendFile, RetriesWhatCannotBeMadeAgainAndWarnsOnce) {
   EXPECT_EQ(count_of(log, "cannot be opened"), 1) << log;
 }
 
-TEST(AppendFile, WithoutAHeadIsNotMadeAgain) {
+TEST(AppendFile, IsNotRecreatedWithoutAHeader) {
   const TempDir dir;
   AppendFile file(dir / "log", {.head = std::nullopt});
   std::filesystem::remove(dir / "log");

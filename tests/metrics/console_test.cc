@@ -44,7 +44,7 @@ StepMetrics example(int64_t step) {
 
 std::string without_time(const std::string& line) { return line.substr(line.find(']') + 1); }
 
-TEST(LogLine, IsMegatronsToTheLetterWithOurFiguresBehind) {
+TEST(LogLine, MatchesMegatronAndAppendsItsOwnFields) {
   LogInterval interval;
   interval.add(example(10));
   EXPECT_EQ(without_time(interval.line()),
@@ -56,7 +56,7 @@ TEST(LogLine, IsMegatronsToTheLetterWithOurFiguresBehind) {
 }
 
 // A mean over the steps in which a source had tokens.
-TEST(LogLine, EndsWithTheLossesOfSources) {
+TEST(LogLine, EndsWithTheLossOfEachSource) {
   LogInterval interval;
   StepMetrics m = example(10);
   m.source_losses = {{"web", 2}};
@@ -70,7 +70,7 @@ TEST(LogLine, EndsWithTheLossesOfSources) {
 }
 
 // As scripts that plot Megatron-LM's logs match it.
-TEST(LogLine, ParsersOfMegatronsLineMatch) {
+TEST(LogLine, IsParsedByMegatronLogParsers) {
   LogInterval interval;
   interval.add(example(10));
   const std::string line = interval.line();
@@ -84,7 +84,7 @@ TEST(LogLine, ParsersOfMegatronsLineMatch) {
   EXPECT_EQ(count_of(line, "grad norm:"), 1);
 }
 
-TEST(LogLine, FiguresAreMeansOverTheInterval) {
+TEST(LogLine, AveragesOverTheInterval) {
   LogInterval interval;
   StepMetrics a = example(1), b = example(2), c = example(3);
   a.loss = 4, a.step_ms = 100, a.tokens_per_second = 1000, a.mfu = 0.1, a.data_ms = 0;
@@ -100,7 +100,7 @@ TEST(LogLine, FiguresAreMeansOverTheInterval) {
   EXPECT_NE(line.find("skipped iterations:   1 | number of nan iterations:   0 |"), std::string::npos) << line;
 }
 
-TEST(LogLine, NonFiniteAndUnknownFiguresAreShown) {
+TEST(LogLine, ShowsNonFiniteAndUnknownValues) {
   LogInterval interval;
   StepMetrics m = example(1);
   m.loss = std::nan("");
@@ -126,7 +126,7 @@ std::string output_of(int64_t interval, const std::function<void(ConsoleSink&)>&
   return contents(dir / "out");
 }
 
-TEST(Console, OneLinePerIntervalAndOneForTheLastStep) {
+TEST(Console, PrintsOneLinePerIntervalAndOneForTheLastStep) {
   const std::string out = output_of(10, [](ConsoleSink& sink) {
     for (int64_t s = 1; s <= 25; ++s) {
       StepMetrics m = example(s);
@@ -140,7 +140,7 @@ TEST(Console, OneLinePerIntervalAndOneForTheLastStep) {
   EXPECT_EQ(out.find('\x1b'), std::string::npos) << "no control codes in a file";
 }
 
-TEST(Console, LongStepsHaveLinesOfTheirOwn) {
+TEST(Console, LongStepsGetTheirOwnLine) {
   const std::string out = output_of(10, [](ConsoleSink& sink) {
     for (int64_t s = 1; s <= 8; ++s) {
       StepMetrics m = example(s);
@@ -153,7 +153,7 @@ TEST(Console, LongStepsHaveLinesOfTheirOwn) {
   EXPECT_NE(out.find("iteration        8/"), std::string::npos) << out;
 }
 
-TEST(Console, EvaluationsReadLikeMegatrons) {
+TEST(Console, EvaluationLinesMatchMegatron) {
   const std::string out =
       output_of(1, [](ConsoleSink& sink) { sink.eval({.step = 7, .loss = 2, .perplexity = 7.389}); });
   EXPECT_NE(
@@ -187,7 +187,7 @@ TEST(Console, EventsAreLinesAndWarningsGoToTheLog) {
   EXPECT_NE(log.find("step 8: loss is high"), std::string::npos) << log;
 }
 
-TEST(Console, AnIntervalBelowOneIsRefused) {
+TEST(Console, IntervalBelowOneIsRefused) {
   try {
     ConsoleSink sink({.log_interval = 0});
     FAIL();
@@ -197,7 +197,7 @@ TEST(Console, AnIntervalBelowOneIsRefused) {
   }
 }
 
-TEST(Console, AFullDiskBehindStdoutWarnsOnceAndTrainingGoesOn) {
+TEST(Console, FullDiskOnStdoutWarnsOnceAndTrainingContinues) {
   const Fd full(::open("/dev/full", O_WRONLY));
   ASSERT_TRUE(full);
   const std::string log = stderr_of([&] {
@@ -208,7 +208,7 @@ TEST(Console, AFullDiskBehindStdoutWarnsOnceAndTrainingGoesOn) {
 }
 
 // Ctrl-S: the terminal takes nothing until Ctrl-Q.
-TEST(Console, ATerminalThatIsHeldDoesNotStopTraining) {
+TEST(Console, StoppedTerminalDoesNotBlockTraining) {
   Terminal terminal(200);
   const StderrTo redirect(terminal.fd());
   ASSERT_EQ(::tcflow(terminal.fd(), TCOOFF), 0);
@@ -236,7 +236,7 @@ BarState state(int64_t step) {
   return s;
 }
 
-TEST(Bar, ShowsTheRun) {
+TEST(Bar, ShowsStepLossSpeedAndEta) {
   EXPECT_EQ(render_bar(state(9540), 200, false),
             "9540/19073  loss 3.281  ETA 2h11m  ########........  1.27M tok/s  ##*++=~~~---....________");
   EXPECT_NE(render_bar(state(9540), 200, true).find("\u2588\u2588\u2591"), std::string::npos);
@@ -255,7 +255,7 @@ TEST(Bar, FitsEveryWidth) {
     }
 }
 
-TEST(Bar, OddNumbersDoNotBreakIt) {
+TEST(Bar, HandlesNonFiniteAndOutOfRangeValues) {
   BarState s{.step = 7, .total_steps = 0, .loss = std::nan(""), .tokens_per_second = INFINITY, .eta_seconds = -1};
   s.losses = {1, std::nan(""), INFINITY, 1};
   EXPECT_EQ(render_bar(s, 200, false), "7/0  loss nan  ETA -1.0s  ................  - tok/s  _!!_");
@@ -263,7 +263,7 @@ TEST(Bar, OddNumbersDoNotBreakIt) {
   EXPECT_NE(render_bar(s, 200, false).find("################"), std::string::npos) << "beyond the end: full";
 }
 
-TEST(Bar, IsWantedOnATerminalOnly) {
+TEST(Bar, IsShownOnlyOnATerminal) {
   const Terminal terminal(80);
   const TempDir dir;
   const int file = ::open((dir / "f").c_str(), O_CREAT | O_WRONLY, 0600);
@@ -307,7 +307,7 @@ TEST(Bar, FollowsTheWidthOfTheTerminal) {
 }
 
 // Lines of the run on stdout, lines of the log on stderr and the bar, all on one terminal: every line comes out whole.
-TEST(Bar, LinesAndBarDoNotGarbleEachOther) {
+TEST(Bar, LinesAndBarDoNotInterleave) {
   Terminal terminal(500);
   {
     const StderrTo redirect(terminal.fd());
@@ -332,7 +332,7 @@ TEST(Bar, LinesAndBarDoNotGarbleEachOther) {
   EXPECT_EQ(lines.back(), "") << "the bar is gone";
 }
 
-TEST(Bar, ThreadsThatLogDoNotDisturbIt) {
+TEST(Bar, SurvivesConcurrentLogging) {
   const TempDir dir;
   const int file = ::open((dir / "err").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
   {

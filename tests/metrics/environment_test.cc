@@ -19,7 +19,7 @@ constexpr uint64_t kGiB = uint64_t(1) << 30;
 
 // ---- memory ----
 
-TEST(ProcessMemory, ReadsTheKernelsFile) {
+TEST(ProcessMemory, ReadsProcSelfStatus) {
   const TempDir dir;
   put(dir / "proc/self/status",
       "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t    1024 kB\nRssAnon:\t     512 kB\nVmRSSX:\t9 kB\n");
@@ -29,7 +29,7 @@ TEST(ProcessMemory, ReadsTheKernelsFile) {
   EXPECT_EQ(memory.peak, 2048u << 10);
 }
 
-TEST(ProcessMemory, BadFilesReadAsUnknown) {
+TEST(ProcessMemory, InvalidFilesReadAsUnknown) {
   const TempDir dir;
   EXPECT_EQ(process_memory({dir.path()}).resident, 0u) << "no such file";
   put(dir / "proc/self/status", "VmRSS\nVmRSS:\nRssAnon:\tmany kB\nVmHWM:\t99999999999999999999 kB\n");
@@ -51,7 +51,7 @@ TEST(ProcessMemory, TouchedMemoryIsAnonymousAndRaisesThePeak) {
 
 // ---- control groups ----
 
-TEST(Cgroup, VersionTwoTakesTheTightestLimitOnTheWayUp) {
+TEST(Cgroup, Version2UsesTheTightestAncestorLimit) {
   const TempDir dir;
   put(dir / "proc/self/cgroup", "0::/slurm/job_7/step_0\n");
   put(dir / "sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
@@ -64,14 +64,14 @@ TEST(Cgroup, VersionTwoTakesTheTightestLimitOnTheWayUp) {
   EXPECT_EQ(limits.cpus, 2.5);
 }
 
-TEST(Cgroup, AContainerSeesItsOwnGroupAtTheMountPoint) {
+TEST(Cgroup, ContainerReadsItsGroupAtTheMountPoint) {
   const TempDir dir;
   put(dir / "proc/self/cgroup", "0::/../../host/path\n");
   put(dir / "sys/fs/cgroup/memory.max", std::to_string(2 * kGiB) + "\n");
   EXPECT_EQ(cgroup_limits({dir.path()}).memory, 2 * kGiB);
 }
 
-TEST(Cgroup, VersionOneIsRead) {
+TEST(Cgroup, ReadsVersion1) {
   const TempDir dir;
   put(dir / "proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/\n");
   put(dir / "sys/fs/cgroup/memory/job/memory.limit_in_bytes", std::to_string(4 * kGiB) + "\n");
@@ -85,14 +85,14 @@ TEST(Cgroup, VersionOneIsRead) {
   EXPECT_EQ(limits.cpus, 1.5);
 }
 
-TEST(Cgroup, VersionOnesLargestNumberMeansNoLimit) {
+TEST(Cgroup, Version1MaximumMeansNoLimit) {
   const TempDir dir;
   put(dir / "proc/self/cgroup", "4:memory:/\n");
   put(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
 }
 
-TEST(Cgroup, NoOrBadFilesMeanNoLimit) {
+TEST(Cgroup, MissingOrInvalidFilesMeanNoLimit) {
   const TempDir dir;
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
   put(dir / "proc/self/cgroup", "nonsense\n:\n0::\n");
@@ -104,7 +104,7 @@ TEST(Cgroup, NoOrBadFilesMeanNoLimit) {
   EXPECT_FALSE(cgroup_limits({dir.path()}).cpus) << "a period of nothing";
 }
 
-TEST(Cgroup, TheMemoryLimitIsTheSmallerOfMachineAndGroup) {
+TEST(Cgroup, MemoryLimitIsTheMinimumOfMachineAndGroup) {
   const TempDir dir;
   EXPECT_EQ(memory_limit({dir.path()}), 0u) << "not known";
   put(dir / "proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
@@ -119,7 +119,7 @@ TEST(Cgroup, TheMemoryLimitIsTheSmallerOfMachineAndGroup) {
 
 // ---- environment.json ----
 
-TEST(Environment, TheRealSystemIsDescribed) {
+TEST(Environment, DescribesTheRealSystem) {
   const Environment env = find_environment({.version = "1.2.3", .command = {"athanor"}, .libraries = {}});
   EXPECT_FALSE(env.host.empty());
   EXPECT_TRUE(env.kernel.starts_with("Linux ")) << env.kernel;
@@ -131,7 +131,7 @@ TEST(Environment, TheRealSystemIsDescribed) {
   EXPECT_EQ(env.time.size(), std::string("2026-08-21T09:12:45Z").size());
 }
 
-TEST(Environment, TheFileIsValidJsonWithEveryFact) {
+TEST(Environment, FileIsValidJsonWithEveryField) {
   const TempDir dir;
   put(dir / "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some \"CPU\" @ 3 GHz \n");
   put(dir / "etc/os-release", "NAME=x\nPRETTY_NAME=\"An OS 12\"\n");
@@ -153,12 +153,12 @@ TEST(Environment, TheFileIsValidJsonWithEveryFact) {
   EXPECT_EQ(json.at("affinity").size(), env.affinity.size());
 }
 
-TEST(Environment, EnvironmentVariablesStayOut) {
+TEST(Environment, ExcludesEnvironmentVariables) {
   const ScopedVariable secret("ATHANOR_TEST_TOKEN", "hunter2-secret");
   EXPECT_EQ(to_json(find_environment({})).find("hunter2"), std::string::npos);
 }
 
-TEST(Environment, AFileThatCannotBeWrittenIsAnError) {
+TEST(Environment, FailedWriteIsAnError) {
   const TempDir dir;
   put(dir / "file", "");
   try {

@@ -58,7 +58,7 @@ TEST(Jsonl, EveryFieldReadsBackExactly) {
     std::visit([&](auto member) { EXPECT_TRUE(same(m.*member, history.steps[0].*member)) << f.name; }, f.member);
 }
 
-TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
+TEST(Jsonl, NonFiniteNumbersAreNullWithTheirName) {
   StepMetrics m = at(1, std::nan(""));
   m.grad_norm = kInf;
   m.learning_rate = -kInf;
@@ -83,7 +83,7 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   EXPECT_TRUE(back.gpu_watts && std::isnan(*back.gpu_watts));
 }
 
-TEST(Jsonl, TextIsEscapedAndMadeUtf8) {
+TEST(Jsonl, TextIsEscapedAndConvertedToUtf8) {
   EventRecord e{
       .kind = EventKind::warn, .step = 3, .text = "a \"b\"\\\n\t\x01\x7f \xC3\xA9 \xFF \xE2\x82 \xF0\x9F\x94\xA5"};
   const std::string line = json_line(e);
@@ -108,7 +108,7 @@ TEST(Jsonl, FlushesEveryLine) {
   EXPECT_EQ(steps_of(read_run(dir.path())), (Steps{1})) << "while the sink is open";
 }
 
-TEST(Jsonl, AFolderThatLacksIsMade) {
+TEST(Jsonl, CreatesMissingFolders) {
   const TempDir dir;
   JsonlSink(dir / "run/a/metrics.jsonl").step(at(1));
   EXPECT_EQ(read_run(dir / "run/a").steps.size(), 1u);
@@ -116,7 +116,7 @@ TEST(Jsonl, AFolderThatLacksIsMade) {
 
 // ---- restarts ----
 
-TEST(Jsonl, ResumeMarksTheStepsThatItRepeats) {
+TEST(Jsonl, ResumeMarksRepeatedSteps) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   {
@@ -150,7 +150,7 @@ TEST(Jsonl, ResumeAtTheLastStepSupersedesNothing) {
   EXPECT_EQ(read_run(dir.path()).events.size(), 1u);
 }
 
-TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
+TEST(Jsonl, MarksRepeatedStepsWithoutAResumeEvent) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   for (double loss : {1.0, 2.0}) {
@@ -163,7 +163,7 @@ TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
   EXPECT_EQ(history.steps[0].loss, 2.0);
 }
 
-TEST(Jsonl, TheSameStepTwiceIsMarked) {
+TEST(Jsonl, MarksAStepWrittenTwice) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   JsonlSink sink(path);
@@ -173,7 +173,7 @@ TEST(Jsonl, TheSameStepTwiceIsMarked) {
 }
 
 // A run that dies between its resume and its first step leaves a marker as the last word.
-TEST(Jsonl, ASecondResumeAtTheSameStepFindsNothingToSupersede) {
+TEST(Jsonl, SecondResumeAtTheSameStepSupersedesNothing) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   {
@@ -203,7 +203,7 @@ TEST(Jsonl, TwoRestartsFromDifferentStepsCompose) {
   EXPECT_EQ(count_of(contents(path), "supersedes_from"), 2);
 }
 
-TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
+TEST(Jsonl, RepeatedEvaluationOfAStepCountsOnce) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   JsonlSink sink(path);
@@ -217,7 +217,7 @@ TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
   EXPECT_EQ(evals[1].loss, 3);
 }
 
-TEST(Jsonl, WhetherAnEvaluationWasMadeIsThatOfTheEffectiveSeries) {
+TEST(Jsonl, FindsOnlyEvaluationsThatAreNotSuperseded) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   EXPECT_FALSE(evaluations_after(path, 5).contains("valid"));
@@ -237,7 +237,7 @@ TEST(Jsonl, WhetherAnEvaluationWasMadeIsThatOfTheEffectiveSeries) {
 // ---- damage ----
 
 // kill -9 in the middle of a write, at bytes all over the line, its newline alone included.
-TEST(Jsonl, ATornLastLineIsToleratedAndCutOff) {
+TEST(Jsonl, PartialLastLineIsTruncated) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   {
@@ -261,7 +261,7 @@ TEST(Jsonl, ATornLastLineIsToleratedAndCutOff) {
   }
 }
 
-TEST(Jsonl, HostileLinesAreCountedNotBelieved) {
+TEST(Jsonl, MalformedLinesAreCountedAndIgnored) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   const std::string deep(100'000, '[');
@@ -279,7 +279,7 @@ TEST(Jsonl, HostileLinesAreCountedNotBelieved) {
   EXPECT_EQ(history.steps[1].consumed_tokens, 0);
 }
 
-TEST(Jsonl, TheLastStepIsFoundBehindManyEventsAndALongLine) {
+TEST(Jsonl, FindsTheLastStepBehindManyEventsAndALongLine) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
   {
@@ -294,7 +294,7 @@ TEST(Jsonl, TheLastStepIsFoundBehindManyEventsAndALongLine) {
 
 // ---- a sink that cannot write ----
 
-TEST(Jsonl, AFullDiskWarnsOnceAndTrainingGoesOn) {
+TEST(Jsonl, FullDiskWarnsOnceAndTrainingContinues) {
   const std::string log = stderr_of([] {
     JsonlSink sink("/dev/full");
     for (int64_t s = 1; s <= 5; ++s) EXPECT_NO_THROW(sink.step(at(s)));
@@ -305,7 +305,7 @@ TEST(Jsonl, AFullDiskWarnsOnceAndTrainingGoesOn) {
 }
 
 // A pipe in its place must not hold a run until somebody reads or writes it.
-TEST(Jsonl, APipeIsNoFileOfRecords) {
+TEST(Jsonl, PipeInsteadOfAFileDoesNotBlock) {
   const TempDir dir;
   const std::string pipe = dir / "metrics.jsonl";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -315,7 +315,7 @@ TEST(Jsonl, APipeIsNoFileOfRecords) {
   EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
 }
 
-TEST(Jsonl, AFileThatCannotBeOpenedWarnsOnce) {
+TEST(Jsonl, FailedOpenWarnsOnce) {
   const TempDir dir;
   put(dir / "file", "");
   const std::string log = stderr_of([&] {

@@ -22,7 +22,7 @@ void expect_sound(std::span<const RecordField<Record>> fields) {
   }
 }
 
-TEST(Record, NamesAndTagsAreUniqueAndExplained) {
+TEST(Record, NamesAndTagsAreUniqueAndDescribed) {
   expect_sound(step_fields());
   expect_sound(eval_fields());
   expect_sound(quantized_fields());
@@ -33,7 +33,7 @@ TEST(Record, NamesAndTagsAreUniqueAndExplained) {
 }
 
 // Every member is in the table: the bytes of the struct that no field covers are padding only.
-TEST(Record, TheTableCoversStepMetrics) {
+TEST(Record, TableCoversStepMetrics) {
   size_t bytes = 0;
   for (const auto& f : step_fields())
     std::visit(
@@ -45,7 +45,7 @@ TEST(Record, TheTableCoversStepMetrics) {
   EXPECT_EQ(bytes + 7, sizeof(StepMetrics)) << "one bool is followed by 7 bytes of padding";
 }
 
-TEST(Record, EventNamesReadBack) {
+TEST(Record, EventNamesRoundTrip) {
   for (EventKind kind :
        {EventKind::start, EventKind::checkpoint, EventKind::resume, EventKind::restart, EventKind::branch,
         EventKind::skip, EventKind::signal, EventKind::warn, EventKind::error, EventKind::end})

@@ -61,7 +61,7 @@ TEST(FanOut, CompletesTheRecordForEverySink) {
   EXPECT_EQ(a.events.at(1).time, 5) << "a given time is kept";
 }
 
-TEST(FanOut, ASinkThatThrowsIsReportedOnceAndTheOthersGoOn) {
+TEST(FanOut, ThrowingSinkIsReportedOnceAndOthersContinue) {
   Seen seen;
   MetricFanOut out;
   out.add(std::make_unique<Thrower>());
@@ -74,7 +74,7 @@ TEST(FanOut, ASinkThatThrowsIsReportedOnceAndTheOthersGoOn) {
   EXPECT_EQ(count_of(log, "training goes on: boom"), 1) << log;
 }
 
-TEST(FanOut, ALossFarAboveItsWindowRaisesAWarning) {
+TEST(FanOut, LossOutlierRaisesAWarning) {
   Seen seen;
   MetricFanOut out;
   out.add(std::make_unique<Recorder>(seen));
@@ -91,7 +91,7 @@ TEST(FanOut, ALossFarAboveItsWindowRaisesAWarning) {
   EXPECT_GT(seen.steps.back().loss_z, 6);
 }
 
-TEST(FanOut, ThreadsMayShareIt) {
+TEST(FanOut, IsThreadSafe) {
   Seen seen;
   MetricFanOut out;
   out.add(std::make_unique<Recorder>(seen));
@@ -106,7 +106,7 @@ TEST(FanOut, ThreadsMayShareIt) {
 
 // ---- z-scores ----
 
-TEST(Outlier, AgreesWithTheDefinition) {
+TEST(Outlier, MatchesTheDefinition) {
   Outlier outlier;
   std::vector<double> values;
   for (uint64_t i = 0; i < 1000; ++i) {
@@ -139,7 +139,7 @@ TEST(Outlier, NonFiniteValuesDoNotPoisonTheWindow) {
   EXPECT_NEAR(outlier.push(1), 1, 0.05);
 }
 
-TEST(Outlier, ASpikeScoresTheStatedMaximum) {
+TEST(Outlier, SpikeScoresTheStatedMaximum) {
   Outlier outlier;
   for (size_t i = 0; i < Outlier::kWindow; ++i) outlier.push(2);
   EXPECT_NEAR(outlier.push(1e9), std::sqrt(double(Outlier::kWindow - 1)), 1e-6);

@@ -40,7 +40,7 @@ TEST(SpeedAlarm, DataWaitIsJudgedOverAWindow) {
   EXPECT_EQ(run(alarm, 32, 100, 5).size(), 1u) << "over, and back";
 }
 
-TEST(SpeedAlarm, LimitsAreWhatTheDocumentationSays) {
+TEST(SpeedAlarm, LimitsMatchTheDocumentation) {
   SpeedAlarm just_below, just_above;
   EXPECT_TRUE(run(just_below, 200, 100, 1.99).empty());
   EXPECT_EQ(run(just_above, 200, 100, 2.01).size(), 1u);
@@ -50,14 +50,14 @@ TEST(SpeedAlarm, LimitsAreWhatTheDocumentationSays) {
   EXPECT_EQ(run(slow, 100, 126).size(), 1u);   // 20.6 %
 }
 
-TEST(SpeedAlarm, OneSlowStepIsNoAlarm) {
+TEST(SpeedAlarm, OneSlowStepRaisesNoAlarm) {
   SpeedAlarm alarm;
   run(alarm, 100, 100);
   EXPECT_TRUE(run(alarm, 1, 700).empty());
   EXPECT_TRUE(run(alarm, 100, 100).empty());
 }
 
-TEST(SpeedAlarm, ComesAgainAfterRecovery) {
+TEST(SpeedAlarm, IsRaisedAgainAfterRecovery) {
   SpeedAlarm alarm;
   run(alarm, 40, 100);
   const auto drop = run(alarm, 40, 200);
@@ -70,7 +70,7 @@ TEST(SpeedAlarm, ComesAgainAfterRecovery) {
 
 // A machine whose neighbours come and go every hundred steps; what is still so when an alarm may be given again is
 // told.
-TEST(SpeedAlarm, IsRarerThanOneInAThousandSteps) {
+TEST(SpeedAlarm, IsRaisedLessThanOncePerThousandSteps) {
   SpeedAlarm alarm;
   size_t given = 0;
   for (int steps = 0; steps < 20'000; steps += 200)
@@ -82,7 +82,7 @@ TEST(SpeedAlarm, IsRarerThanOneInAThousandSteps) {
   EXPECT_EQ(run(later, 4000, 200).size(), 1u);
 }
 
-TEST(SpeedAlarm, RecordsWithoutTimesAreLeftOut) {
+TEST(SpeedAlarm, IgnoresRecordsWithoutTimes) {
   SpeedAlarm alarm;
   EXPECT_TRUE(run(alarm, 100, 0).empty());
   EXPECT_TRUE(run(alarm, 100, std::nan("")).empty());

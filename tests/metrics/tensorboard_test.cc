@@ -131,7 +131,7 @@ StepMetrics at(int64_t step, double loss) {
 
 // ---- tests ----
 
-TEST(Tensorboard, TheFirstRecordIsTheFileVersion) {
+TEST(Tensorboard, FirstRecordIsTheFileVersion) {
   const TempDir dir;
   const TensorboardSink sink(dir.path());
   const auto records = records_of(contents(sink.path()));
@@ -141,7 +141,7 @@ TEST(Tensorboard, TheFirstRecordIsTheFileVersion) {
   EXPECT_EQ(records[0].size(), 26u);
 }
 
-TEST(Tensorboard, AFileMadeAgainBeginsWithItsVersion) {
+TEST(Tensorboard, RecreatedFileBeginsWithItsVersion) {
   const TempDir dir;
   TensorboardSink sink(dir.path());
   std::filesystem::remove(sink.path());
@@ -176,7 +176,7 @@ TEST(Tensorboard, ScalarsHaveTagStepTimeAndValue) {
 }
 
 // Every number of the JSON lines that has a tag is a scalar of the same value, and the other way round.
-TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
+TEST(Tensorboard, MatchesTheJsonLines) {
   const TempDir dir;
   StepMetrics m = at(7, 2.25);
   double next = 1;
@@ -216,7 +216,7 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
   EXPECT_EQ(scalars.size(), tagged);
 }
 
-TEST(Tensorboard, ANonFiniteLossIsLoggedAsItIs) {
+TEST(Tensorboard, LogsNonFiniteLoss) {
   const TempDir dir;
   TensorboardSink sink(dir.path());
   sink.step(at(1, std::nan("")));
@@ -232,7 +232,7 @@ TEST(Tensorboard, EvaluationsAreTaggedByTheirSet) {
   EXPECT_EQ(event.scalars, (std::map<std::string, float>{{"eval/wiki/loss", 3}, {"eval/wiki/perplexity", 20}}));
 }
 
-TEST(Tensorboard, EveryStartOpensAFileThatSortsLast) {
+TEST(Tensorboard, EveryStartOpensAFileThatSortsLastByName) {
   const TempDir dir;
   std::vector<std::string> paths;
   for (int start = 0; start < 4; ++start) paths.push_back(TensorboardSink(dir.path()).path());
@@ -240,7 +240,7 @@ TEST(Tensorboard, EveryStartOpensAFileThatSortsLast) {
   EXPECT_EQ(std::adjacent_find(paths.begin(), paths.end()), paths.end());
 }
 
-TEST(Tensorboard, RepeatedStepsArePrecededByAStartAtTheFirst) {
+TEST(Tensorboard, RepeatedStepsAreMarkedByASessionStart) {
   const TempDir dir;
   TensorboardSink sink(dir.path());
   sink.event({.kind = EventKind::resume, .step = 6});
@@ -254,7 +254,7 @@ TEST(Tensorboard, RepeatedStepsArePrecededByAStartAtTheFirst) {
 }
 
 // A new file whose first step nobody announced still purges what it repeats.
-TEST(Tensorboard, TheFirstStepOfAFileIsAStart) {
+TEST(Tensorboard, FirstStepOfAFileIsASessionStart) {
   const TempDir dir;
   TensorboardSink sink(dir.path());
   sink.step(at(5, 1));
@@ -264,7 +264,7 @@ TEST(Tensorboard, TheFirstStepOfAFileIsAStart) {
   EXPECT_EQ(events[1].step, 5);
 }
 
-TEST(Tensorboard, AnIntervalThinsTheStepsButKeepsTheLast) {
+TEST(Tensorboard, IntervalSkipsStepsButKeepsTheLast) {
   const TempDir dir;
   TensorboardSink sink(dir.path(), 400);
   for (int64_t s = 1; s <= 1000; ++s) sink.step(at(s, 1));
@@ -274,7 +274,7 @@ TEST(Tensorboard, AnIntervalThinsTheStepsButKeepsTheLast) {
   EXPECT_EQ(steps, (std::vector<int64_t>{400, 800, 1000}));
 }
 
-TEST(Tensorboard, AFolderThatCannotBeMadeWarnsOnce) {
+TEST(Tensorboard, FailedFolderCreationWarnsOnce) {
   const TempDir dir;
   put(dir / "file", "");
   const std::string log = stderr_of([&] {

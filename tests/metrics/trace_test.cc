@@ -54,13 +54,13 @@ TEST(Trace, HoldsSpansNamesAndCounters) {
   EXPECT_GE(events[4].at("dur").get<double>(), 0);
 }
 
-TEST(Trace, AnEmptyTraceIsAnEmptyArray) {
+TEST(Trace, EmptyTraceIsAnEmptyArray) {
   const TempDir dir;
   TraceWriter(dir / "trace.json").close();
   EXPECT_EQ(Json::parse(contents(dir / "trace.json")), Json::array());
 }
 
-TEST(Trace, ReplacesAnOlderOne) {
+TEST(Trace, ReplacesAnOlderFile) {
   const TempDir dir;
   put(dir / "trace.json", std::string(10'000, 'x'));
   TraceWriter(dir / "trace.json").counter("a", 1);
@@ -68,7 +68,7 @@ TEST(Trace, ReplacesAnOlderOne) {
 }
 
 // A killed run leaves no end: viewers add it, as here.
-TEST(Trace, StreamsAndIsReadableWithoutItsEnd) {
+TEST(Trace, IsReadableWithoutItsEnd) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 1000});
   for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
@@ -77,7 +77,7 @@ TEST(Trace, StreamsAndIsReadableWithoutItsEnd) {
   EXPECT_GT(Json::parse(so_far + "]").size(), 900u);
 }
 
-TEST(Trace, TheFileIsBoundedAndSaysWhatItLacks) {
+TEST(Trace, FileSizeIsBoundedAndDroppedSpansAreReported) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.max_bytes = 5000});
   for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
@@ -88,7 +88,7 @@ TEST(Trace, TheFileIsBoundedAndSaysWhatItLacks) {
   EXPECT_EQ(int64_t(Json::parse(text).size()), 1000 - trace.dropped());
 }
 
-TEST(Trace, ThreadsMayShareIt) {
+TEST(Trace, IsThreadSafe) {
   const TempDir dir;
   {
     TraceWriter trace(dir / "trace.json");
@@ -102,7 +102,7 @@ TEST(Trace, ThreadsMayShareIt) {
   EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 2000u);
 }
 
-TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
+TEST(Trace, FullDiskWarnsOnceAndTrainingContinues) {
   const std::string log = stderr_of([] {
     TraceWriter trace("/dev/full", {.buffer_bytes = 100});
     for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(trace.counter("event", 1));
@@ -113,7 +113,7 @@ TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
 }
 
 // A gap in the middle of a timeline would mislead: it ends at the first failure, validly.
-TEST(Trace, EndsWhereTheDiskWasFull) {
+TEST(Trace, EndsAtTheFirstFailedWrite) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 200});
   for (int i = 0; i < 50; ++i) trace.counter("before", 1);
@@ -129,7 +129,7 @@ TEST(Trace, EndsWhereTheDiskWasFull) {
   EXPECT_GE(trace.dropped(), 50);
 }
 
-TEST(Trace, AScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
+TEST(Trace, ScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
 
 }  // namespace
 }  // namespace athanor

@@ -32,7 +32,7 @@ std::string refusal(std::vector<std::pair<std::string, double>> ranges) {
   return "";
 }
 
-TEST(InitializerRanges, TheFirstPatternThatFitsSetsTheDeviation) {
+TEST(InitializerRanges, FirstMatchingPatternSetsTheStandardDeviation) {
   const auto model =
       make_model(with_ranges({{"lm_head.weight", 0.5}, {"*.1.mlp.down_proj.weight", 0}, {"*_proj.weight", 0.1}}));
   EXPECT_EQ(std_of(*model, "lm_head.weight"), 0.5f);
@@ -42,7 +42,7 @@ TEST(InitializerRanges, TheFirstPatternThatFitsSetsTheDeviation) {
   EXPECT_EQ(std_of(*model, "model.embed_tokens.weight"), 0.02f);  // initializer_range
 }
 
-TEST(InitializerRanges, PatternsThatCannotBeFollowedAreRefused) {
+TEST(InitializerRanges, InvalidPatternsAreRefused) {
   EXPECT_NE(refusal({{"*.up.weight", 0}}).find("\"*.up.weight\" fits no matrix"), std::string::npos);
   EXPECT_NE(refusal({{"model.norm.weight", 0}}).find("fits no matrix or embedding"), std::string::npos);
   const std::string apart = refusal({{"*.up_proj.weight", 0.3}});

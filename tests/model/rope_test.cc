@@ -25,18 +25,18 @@ void expect(const ModelConfig& m, double factor, const std::vector<double>& freq
 
 RopeScaling yarn() { return {.rope_type = RopeType::yarn, .factor = 4, .original_max_position_embeddings = 16}; }
 
-TEST(Rope, Yarn) {
+TEST(Rope, YarnMatchesTransformers) {
   expect(with(yarn()), 1.138629436111989,
          {1.0, 0.28741455078125, 0.0528685599565506, 0.02431231178343296, 0.011180340312421322, 0.005141428206115961,
           0.0023643539752811193, 0.0010872796410694718});
 }
 
-TEST(Rope, ProportionalTurnsTheShareOfHighFrequencies) {
+TEST(Rope, ProportionalRotatesOnlyHighFrequencies) {
   expect(with({.rope_type = RopeType::proportional, .partial_rotary_factor = 0.5}), 1,
          {1.0, 0.459863298, 0.211474253, 0.0972492472, 0, 0, 0, 0});  // 500^(-i/8)
 }
 
-TEST(Rope, YarnWithFactorsOfItsOwn) {
+TEST(Rope, YarnUsesItsOwnAttentionFactors) {
   RopeScaling s = yarn();
   s.beta_fast = 20, s.beta_slow = 2, s.attention_factor = 1.3;
   expect(with(s), 1.3,
@@ -49,7 +49,7 @@ TEST(Rope, YarnWithFactorsOfItsOwn) {
   EXPECT_NEAR(attention_factor(s), 1.138629436111989, 1e-12) << "one of the two alone says nothing";
 }
 
-TEST(Rope, YarnWithoutRounding) {
+TEST(Rope, YarnSupportsUnroundedBounds) {
   RopeScaling s = yarn();
   s.truncate = false;
   expect(with(s), 1.138629436111989,
@@ -57,7 +57,7 @@ TEST(Rope, YarnWithoutRounding) {
           0.0023643539752811193, 0.0010872796410694718});
 }
 
-TEST(Rope, YarnWhoseBoundsFallTogether) {
+TEST(Rope, YarnSupportsEqualBounds) {
   RopeScaling s = yarn();
   s.original_max_position_embeddings = 4;
   expect(with(s, 1e6), 1.138629436111989,
@@ -65,7 +65,7 @@ TEST(Rope, YarnWhoseBoundsFallTogether) {
           4.4456985051510856e-05, 7.905693564680405e-06, 1.405853367941745e-06});
 }
 
-TEST(Rope, Llama3AndLinear) {
+TEST(Rope, Llama3AndLinearMatchTransformers) {
   expect(with({.rope_type = RopeType::llama3,
                .factor = 8,
                .original_max_position_embeddings = 32,
@@ -79,7 +79,7 @@ TEST(Rope, Llama3AndLinear) {
           0.008226284757256508, 0.0037829664070159197, 0.0017396474722772837});
 }
 
-TEST(Rope, TheTableHoldsCosinesAndSinesTimesTheFactor) {
+TEST(Rope, TableHoldsScaledCosinesAndSines) {
   const ModelConfig m = with(yarn());
   const auto table = rope_table(m, 3);
   ASSERT_EQ(table.size(), 3u * 16);

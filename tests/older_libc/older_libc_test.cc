@@ -27,7 +27,7 @@ void* object_of(T* address) {
   return dladdr(reinterpret_cast<void*>(address), &found) ? found.dli_fbase : nullptr;
 }
 
-TEST(OlderLibc, ItsFunctionsAreCalled) {
+TEST(OlderLibc, ReplacementFunctionsAreLinked) {
   void* program = object_of(&object_of<int>);
   EXPECT_EQ(object_of(&arc4random), program);
   EXPECT_EQ(object_of(&_dl_find_object), program);
@@ -56,7 +56,7 @@ TEST(OlderLibc, ExceptionsPassThroughLibraries) {
   EXPECT_EQ(_dl_find_object(nullptr, &found), -1);
 }
 
-TEST(OlderLibc, ConditionsWaitUntilATimeOfTheSteadyClock) {
+TEST(OlderLibc, ConditionVariablesWaitOnTheSteadyClock) {
   std::mutex mutex;
   std::condition_variable condition;
   std::unique_lock lock(mutex);

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(On, AdamWLaws, testing::ValuesIn(kBackends),
                          [](const auto& backend) { return std::string(backend.param.name); });
 
 // [Loshchilov & Hutter 2019, alg. 2, with eta_t alpha = lr and decoupled decay lr lambda w]
-TEST_P(AdamWLaws, TenStepsFollowThePaper) {
+TEST_P(AdamWLaws, TenStepsMatchThePaper) {
   constexpr size_t n = 40;
   const auto w0 = noise(n, 1);
   Parameters<float> p(*b.device, w0, {});
@@ -76,7 +76,7 @@ TEST_P(AdamWLaws, TenStepsFollowThePaper) {
   }
 }
 
-TEST_P(AdamWLaws, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
+TEST_P(AdamWLaws, FirstStepMovesByTheLearningRateForAnyGradient) {
   Parameters<float> p(*b.device, {1, 1, 1, 1}, {});
   const StepControl control{.state = p.state.t(), .schedule = {.lr = 0.01}, .averages = {{0.9, true}, {0.95}}};
   p.grad.write({1e-3f, -1e-3f, 50, -2e4f});
@@ -88,7 +88,7 @@ TEST_P(AdamWLaws, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(p.master.read()[i], want[i], 1e-6);
 }
 
-TEST_P(AdamWLaws, ASkippedStepChangesNothingButClearsTheGradient) {
+TEST_P(AdamWLaws, SkippedStepOnlyClearsTheGradient) {
   Parameters<float> p(*b.device, noise(300, 1), {});
   p.m.write(noise(300, 2));
   p.v.write(std::vector<float>(300, 0.5f));
@@ -105,7 +105,7 @@ TEST_P(AdamWLaws, ASkippedStepChangesNothingButClearsTheGradient) {
 }
 
 // A power of two passes through the arithmetic without rounding.
-TEST_P(AdamWLaws, TheLossScaleDoesNotChangeTheStep) {
+TEST_P(AdamWLaws, LossScaleDoesNotChangeTheStep) {
   std::vector<std::vector<float>> results;
   for (float scale : {1.0f, 4096.0f}) {
     StepState s;
@@ -149,7 +149,7 @@ TEST_P(AdamWLaws, Bf16MastersAreRoundedWithoutBias) {
   EXPECT_NEAR(sum / double(n), 0.999, 4 * deviation);
 }
 
-TEST_P(AdamWLaws, StochasticRoundingIsAFunctionOfSeedAndPlace) {
+TEST_P(AdamWLaws, StochasticRoundingDependsOnlyOnSeedAndIndex) {
   const auto whole = one_small_step(b, 1000, 1, 0);
   EXPECT_EQ(one_small_step(b, 1000, 1, 0), whole);
   EXPECT_NE(one_small_step(b, 1000, 2, 0), whole);

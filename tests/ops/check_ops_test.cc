@@ -17,7 +17,7 @@ namespace {
 
 Tensor of(std::vector<float>& x, Shape s) { return {x.data(), DType::f32, s}; }
 
-TEST(Compare, MeasuresRelativeToTheExpectedRms) {
+TEST(Compare, ErrorIsRelativeToTheExpectedRms) {
   std::vector<float> want{3, -3, 3, -3}, got{3, -3, 3.5f, -3};
   const Difference d = compare(of(got, {4}), of(want, {4}));
   EXPECT_DOUBLE_EQ(d.nmse, 0.25 / 36);
@@ -27,7 +27,7 @@ TEST(Compare, MeasuresRelativeToTheExpectedRms) {
   EXPECT_EQ(d.want, 3);
 }
 
-TEST(Compare, EqualInfinitiesAndNansAreEqualAndOthersInfinitelyFar) {
+TEST(Compare, EqualInfinitiesAndNansMatchAndOthersAreInfinitelyFar) {
   const float inf = INFINITY;
   std::vector<float> want{1, inf, -inf, NAN};
   EXPECT_EQ(compare(of(want, {4}), of(want, {4})).peak, 0);
@@ -43,7 +43,7 @@ TEST(Compare, EqualInfinitiesAndNansAreEqualAndOthersInfinitelyFar) {
 }
 
 // One element far above the others, as in Adam's v: what its rounding leaves is large beside the rms of all.
-TEST(Compare, RoundingIsMeasuredByTheElementItself) {
+TEST(Compare, RoundingErrorIsRelativeToTheElement) {
   std::vector<float> want(1 << 16, 1e-6f);
   want[5] = 1;
   std::vector<float> got = want;
@@ -58,7 +58,7 @@ TEST(Compare, RoundingIsMeasuredByTheElementItself) {
   EXPECT_EQ(d.at, 6);
 }
 
-TEST(Compare, ZerosAdmitOnlyZeros) {
+TEST(Compare, ZerosMatchOnlyZeros) {
   std::vector<float> want(3, 0.0f), got{0, -0.0f, 0};
   EXPECT_TRUE(compare(of(got, {3}), of(want, {3})).within(tolerance_of(DType::f32)));
   got[1] = 1e-30f;
@@ -88,7 +88,7 @@ std::shared_ptr<CheckOps> checked(Ops& work, Ops& reference) {
   return check;
 }
 
-TEST(CheckOps, PassesASoundBackendInPlaceAndStrided) {
+TEST(CheckOps, PassesACorrectBackendInPlaceAndStrided) {
   ReferenceOps work, reference;
   const auto check = checked(work, reference);
   EXPECT_TRUE(check->passed()) << check->report();
@@ -99,7 +99,7 @@ TEST(CheckOps, PassesASoundBackendInPlaceAndStrided) {
   EXPECT_GT(check->worst().size(), 60u);  // outputs of all ops, some in several dtypes
 }
 
-TEST(CheckOps, ReportsThePlantedBugsAlone) {
+TEST(CheckOps, ReportsOnlyPlantedBugs) {
   const std::set<std::pair<std::string, std::string>> bugs{
       {"qk_norm_bwd", "dx"}, {"attention_bwd", "dk"}, {"gemm", "d"}, {"adamw", "m"}, {"step_control", "state"}};
   std::unique_ptr<Ops> work = make_reference();
@@ -144,7 +144,7 @@ struct Greedy final : Decorated<Greedy> {
   size_t scratch(const Add&) const override { return 77; }
 };
 
-TEST(CheckOps, AsksTheWorkerForScratch) {
+TEST(CheckOps, UsesTheScratchSizeOfTheTestedBackend) {
   Greedy greedy;
   ReferenceOps reference;
   HostDevice host;

@@ -166,7 +166,7 @@ std::string joined(const std::set<std::string>& lines) {
   return text;
 }
 
-TEST(Check, RefusesEveryWrongTensorByName) {
+TEST(Check, RefusesEveryInvalidTensorByName) {
   const auto mutator = std::make_shared<Mutator>();
   Examiner examine(
       [&](int) {
@@ -190,7 +190,7 @@ std::string refusal(const Op& op) {
   return "";
 }
 
-TEST(Check, SaysWhatIsAndWhatWasExpected) {
+TEST(Check, ReportsActualAndExpectedValues) {
   const Tensor x = tensor(DType::bf16, {3, 5});
   EXPECT_NE(refusal(GeluFwd{.y = tensor(DType::bf16, {3, 4}), .x = x}).find("gelu_fwd.y is [3, 4], expected [3, 5]"),
             std::string::npos);
@@ -202,7 +202,7 @@ TEST(Check, SaysWhatIsAndWhatWasExpected) {
             std::string::npos);
 }
 
-TEST(Check, RefusesContradictions) {
+TEST(Check, RefusesConflictingFields) {
   const Tensor m = tensor(DType::f32, {4, 4}), v = tensor(DType::f32, {4});
   Gemm gemm{.d = m, .a = m, .b = m, .bias = v};
   EXPECT_EQ(refusal(gemm), "");
@@ -298,7 +298,7 @@ TEST(Check, RefusesContradictions) {
 }
 
 // Gradients of queries and keys are rotated back in one launch where they lie side by side, else in one each.
-TEST(InParts, GradientsSideBySideAreRotatedBackTogether) {
+TEST(InParts, AdjacentGradientsShareOneRopeBackwardLaunch) {
   const Tensor packed = tensor(DType::bf16, {4, 12});
   AttentionBwd op{.dq = packed.columns(0, 4),
                   .dk = packed.columns(4, 8),

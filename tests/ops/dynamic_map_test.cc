@@ -29,7 +29,7 @@ std::vector<double> numbers(bool is_signed) {
   return all;
 }
 
-TEST(DynamicMap, HasTheNumbersOfBitsandbytes) {
+TEST(DynamicMap, MatchesBitsandbytes) {
   for (const bool is_signed : {true, false}) {
     const DynamicMap& map = is_signed ? kSignedMap : kUnsignedMap;
     const std::vector<double> want = numbers(is_signed);
@@ -42,7 +42,7 @@ TEST(DynamicMap, HasTheNumbersOfBitsandbytes) {
   EXPECT_FLOAT_EQ(kUnsignedMap.value[1], 3.25e-7f);
 }
 
-TEST(DynamicMap, CodesAreTheNearestAndKeepWhatTheyStandFor) {
+TEST(DynamicMap, QuantizationRoundsToNearestAndRoundTrips) {
   for (const bool is_signed : {true, false}) {
     const DynamicMap& map = is_signed ? kSignedMap : kUnsignedMap;
     const auto distance = [&](int code, float x) { return std::abs(double(map.value[code]) - double(x)); };
@@ -66,7 +66,7 @@ TEST(DynamicMap, CodesAreTheNearestAndKeepWhatTheyStandFor) {
   }
 }
 
-TEST(DynamicMap, OnlyZeroIsASecondMomentOfZero) {
+TEST(DynamicMap, OnlyAZeroSecondMomentQuantizesToZero) {
   EXPECT_EQ(code_of_v(kUnsignedMap.bound, 1e-12f, 1), 1);
   EXPECT_EQ(code_of_v(kUnsignedMap.bound, 0, 1), 0);
   EXPECT_EQ(code_of_v(kUnsignedMap.bound, 0, 0), 0);

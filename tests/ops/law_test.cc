@@ -42,7 +42,7 @@ TEST_P(Laws, GemmMultipliesAddsBiasAndAccumulates) {
   EXPECT_EQ(d.read(), (V{6, 28, 6, 46}));
 }
 
-TEST_P(Laws, GemmEpilogues) {
+TEST_P(Laws, GemmEpiloguesMatchHandComputation) {
   const auto a = f32({1, 2, 3, 4, 5, 6}), w = f32({1, 0, -1, 2, 1, 0}), with = f32({1, 2, 3, 4});
   auto d = f32(V(4)), z = f32(V(4)), sums = f32({100, 200});
   Gemm op{.d = as(d, {2, 2}),
@@ -95,7 +95,7 @@ TEST_P(Laws, GemmEpilogues) {
   EXPECT_EQ(sums.read(), (V{109 + 1 - 1 + 1, 212 + 0 + 2 + 0}));
 }
 
-TEST_P(Laws, LayerNormCentresAndScales) {
+TEST_P(Laws, LayerNormCentersAndScales) {
   const auto x = f32({1, 2, 3, 4}), w = f32({1, 1, 1, 2}), bias = f32({0, 0, 5, 0});
   auto y = f32(V(4)), mean = f32(V(1)), rstd = f32(V(1));
   run(NormFwd{.kind = NormKind::layer,
@@ -112,7 +112,7 @@ TEST_P(Laws, LayerNormCentresAndScales) {
   expect_near(y.read(), {-1.5f * r, -0.5f * r, 5 + 0.5f * r, 3 * r});
 }
 
-TEST_P(Laws, RmsNormScalesWithoutCentring) {
+TEST_P(Laws, RmsNormScalesWithoutCentering) {
   const auto h = f32({3, 4}), w = f32({1, 10});
   auto y = f32(V(2)), rstd = f32(V(1));
   run(NormFwd{
@@ -122,7 +122,7 @@ TEST_P(Laws, RmsNormScalesWithoutCentring) {
   expect_near(y.read(), {3 * r, 40 * r});
 }
 
-TEST_P(Laws, QkNormLeavesValuesAlone) {  // one query, one key, one value head of size 2
+TEST_P(Laws, QkNormDoesNotChangeV) {  // one query, one key, one value head of size 2
   const auto x = f32({3, 4, 6, 8, 7, 9}), wq = f32({1, 1}), wk = f32({1, -1});
   auto y = f32(V(6)), rstd = f32(V(2));
   run(QkNormFwd{.y = as(y, {1, 6}),
@@ -203,7 +203,7 @@ TEST_P(Laws, AttentionOfEqualScoresIsTheMean) {
   expect_near(y.read(), {1, 1, 2, 2, 5.5f, 5.5f, 100, 100});
 }
 
-TEST_P(Laws, AttentionWeighsByTheExponentOfTheScaledScore) {
+TEST_P(Laws, AttentionWeightsAreExpOfScaledLogits) {
   const auto q = f32({9, 2}), k = f32({0, 3}), v = f32({10, 20});
   auto y = f32(V(2)), lse = f32(V(2));
   OnDevice<int32_t> spans = i32({0, 2, 0, 2, 0, 0});
@@ -219,7 +219,7 @@ TEST_P(Laws, AttentionWeighsByTheExponentOfTheScaledScore) {
   EXPECT_NEAR(y.read()[1], (10 + 20 * e3) / (1 + e3), 2e-5);
 }
 
-TEST_P(Laws, RopeTurnsPairsOfHalvesAndBack) {  // one head of size 4: pairs (0, 2) and (1, 3)
+TEST_P(Laws, RopeRotatesPairsOfHalvesAndBack) {  // one head of size 4: pairs (0, 2) and (1, 3)
   auto x = f32({1, 2, 3, 4, 1, 2, 3, 4});
   const auto table = f32({1, 1, 0, 0, 0, 0.6f, 1, 0.8f});
   OnDevice<int32_t> positions = i32({1, 0});
@@ -231,7 +231,7 @@ TEST_P(Laws, RopeTurnsPairsOfHalvesAndBack) {  // one head of size 4: pairs (0, 
   expect_near(x.read(), {1, 2, 3, 4, 1, 2, 3, 4});
 }
 
-TEST_P(Laws, ActivationsHaveTheirKnownValues) {
+TEST_P(Laws, ActivationsMatchKnownValues) {
   const auto x = f32({0, 1, -1, 3}), gu = f32({0, 1, -1, 3, 5, 2, 2, 10});
   auto y = f32(V(4));
   run(GeluFwd{.y = as(y, {1, 4}), .x = as(x, {1, 4})});
@@ -274,7 +274,7 @@ TEST_P(Laws, EmbeddingsLookUpAddAndCollect) {
 }
 
 // The largest value takes the largest scale, 448 / 448 here, so that codes are what the values round to.
-TEST_P(Laws, FourBitsRoundBlocksOf16) {
+TEST_P(Laws, Nvfp4RoundsBlocksOf16) {
   const auto x = f32({0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0.25f, 0.75f, 1.25f, 1.75f, -2.5f, 3.5f, 5, 0.1f});
   OnDevice<f4_e2m1> quantized(*b.device, std::vector<f4_e2m1>(16));
   OnDevice<f8_e4m3> scale(*b.device, std::vector<f8_e4m3>(1));
@@ -295,7 +295,7 @@ TEST_P(Laws, FourBitsRoundBlocksOf16) {
 }
 
 // Each factor of a^T b is transformed along the terms of the sum; the transforms cancel.
-TEST_P(Laws, HadamardTransformsCancelInAProduct) {
+TEST_P(Laws, HadamardTransformsCancelInAGemm) {
   constexpr int64_t kTerms = 64, kColumns = 16;
   V a, w, exact(size_t(kColumns * kColumns));
   for (int64_t i = 0; i < kTerms * kColumns; ++i) {

@@ -92,7 +92,7 @@ TEST(Harness, FindsWrongValues) {
     if (t.io != Io::in) expect_found({t.op, t.tensor, Fault::wrong_value});
 }
 
-TEST(Harness, FindsWritesBesideEveryTensor) {
+TEST(Harness, FindsOutOfBoundsWritesOfEveryTensor) {
   for (const Target& t : planted()) expect_found({t.op, t.tensor, Fault::out_of_bounds});
 }
 
@@ -108,7 +108,7 @@ TEST(Harness, FindsUnwrittenElements) {
   expect_found({"fill", "x", Fault::unwritten});
 }
 
-TEST(Harness, FindsBitsThatChange) {
+TEST(Harness, FindsNondeterministicResults) {
   for (const Target& t : planted())
     if (t.io != Io::in) {
       expect_found({t.op, t.tensor, Fault::irreproducible});

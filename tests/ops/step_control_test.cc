@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TEST(Schedule, WarmsUpFromOneStepsShareToTheFullRate) {
+TEST(Schedule, WarmUpStartsAtOneStepAndEndsAtTheFullRate) {
   for (DecayStyle style : {DecayStyle::constant, DecayStyle::linear, DecayStyle::cosine, DecayStyle::wsd}) {
     const Schedule s{.style = style, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20, .wsd_decay = 5};
     EXPECT_DOUBLE_EQ(learning_rate(s, 0), 0.2);
@@ -24,7 +24,7 @@ TEST(Schedule, WarmsUpFromOneStepsShareToTheFullRate) {
   }
 }
 
-TEST(Schedule, EndsAtTheLeastRateAndStaysThere) {
+TEST(Schedule, EndsAtTheMinimumRateAndStaysThere) {
   for (DecayStyle style : {DecayStyle::linear, DecayStyle::cosine, DecayStyle::wsd}) {
     const Schedule s{.style = style, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20, .wsd_decay = 5};
     for (int64_t step : {20, 21, 1000000}) EXPECT_DOUBLE_EQ(learning_rate(s, step), 0.2);
@@ -34,7 +34,7 @@ TEST(Schedule, EndsAtTheLeastRateAndStaysThere) {
   EXPECT_DOUBLE_EQ(learning_rate(constant, 1000000), 0.8);
 }
 
-TEST(Schedule, PassesTheMiddleOfItsCurve) {
+TEST(Schedule, LinearAndCosineMatchTheirFormulas) {
   Schedule s{.style = DecayStyle::linear, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20};
   EXPECT_DOUBLE_EQ(learning_rate(s, 12), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(s, 8), 0.65);
@@ -56,7 +56,7 @@ TEST(Schedule, WsdIsStableAndThenDecaysInItsShape) {
   EXPECT_DOUBLE_EQ(learning_rate(s, 85), 0.75);
 }
 
-TEST(Schedule, HasNoHolesWithoutWarmUpOrDecaySteps) {
+TEST(Schedule, IsDefinedWithoutWarmUpOrDecaySteps) {
   for (DecayStyle style : {DecayStyle::constant, DecayStyle::linear, DecayStyle::cosine, DecayStyle::wsd})
     for (int64_t decay : {0, 1, 5})
       for (int64_t step = 0; step < 8; ++step) {
@@ -71,7 +71,7 @@ TEST(Schedule, HasNoHolesWithoutWarmUpOrDecaySteps) {
 // torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=10, pct_start=0.3), with base_momentum 0.85 and
 // max_momentum 0.95, as PyTorch's documentation and source define it: half cosines from max_lr / 25 at step 0 to max_lr
 // at step 2, and to max_lr / 25 / 1e4 at step 9.
-TEST(Schedule, OneCycleIsPyTorchs) {
+TEST(Schedule, OneCycleMatchesPyTorch) {
   const Schedule s{.style = DecayStyle::one_cycle,
                    .lr = 0.5,
                    .min_lr = 0.5 / 25 / 1e4,
@@ -94,7 +94,7 @@ TEST(Schedule, OneCycleIsPyTorchs) {
   for (int64_t step : {10, 1000}) EXPECT_DOUBLE_EQ(learning_rate(s, step), 2e-6);
 }
 
-TEST(Schedule, OneCycleHasNoHolesWhereItIsShort) {
+TEST(Schedule, OneCycleIsDefinedForShortRuns) {
   for (int64_t warmup : {0, 1, 2})
     for (int64_t decay : {1, 2, 3})
       for (int64_t step = 0; step < 5; ++step) {
@@ -107,7 +107,7 @@ TEST(Schedule, OneCycleHasNoHolesWhereItIsShort) {
 }
 
 // [Vaswani et al. 2017, eq. 3], with a floor: the rate at four times the warm-up is half the peak.
-TEST(Schedule, InverseSquareRootHasNoEnd) {
+TEST(Schedule, InverseSquareRootDecaysWithoutEnd) {
   const Schedule s{.style = DecayStyle::inverse_sqrt, .lr = 0.8, .min_lr = 0.1, .warmup = 4, .decay = 20};
   EXPECT_DOUBLE_EQ(learning_rate(s, 1), 0.4);
   EXPECT_DOUBLE_EQ(learning_rate(s, 4), 0.8);
@@ -119,7 +119,7 @@ TEST(Schedule, InverseSquareRootHasNoEnd) {
   EXPECT_DOUBLE_EQ(learning_rate(cold, 4), 0.5);
 }
 
-TEST(Schedule, WarmsUpFromAStart) {
+TEST(Schedule, WarmsUpFromAnInitialRate) {
   const Schedule s{.style = DecayStyle::cosine, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20, .start = 0.4};
   EXPECT_DOUBLE_EQ(learning_rate(s, 0), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(s, 3), 0.8);
@@ -134,13 +134,13 @@ TEST(Schedule, WsdDecaysExponentially) {
   EXPECT_DOUBLE_EQ(learning_rate(s, 100), 0.2);
 }
 
-TEST(Schedule, RangeOfRatesGrowsByOneFactor) {
+TEST(Schedule, ExponentialGrowsByAConstantFactor) {
   const Schedule s{.style = DecayStyle::exponential, .lr = 1, .decay = 9, .start = 1e-8};
   for (int64_t step = 0; step < 9; ++step)
     EXPECT_NEAR(learning_rate(s, step) / std::pow(10.0, double(step) - 8), 1, 1e-12) << step;
 }
 
-TEST(Schedule, MomentumRisesToTheOptimizersOwn) {
+TEST(Schedule, MomentumWarmsUpToTheConfiguredValue) {
   const Schedule s{.momentum_warmup = 4, .low_momentum = 0.8};
   const double expected[] = {0.8, 0.825, 0.85, 0.875, 0.9, 0.9};
   for (int64_t step = 0; step < 6; ++step) {
@@ -152,7 +152,7 @@ TEST(Schedule, MomentumRisesToTheOptimizersOwn) {
   EXPECT_EQ(momentum_now(0.9, StepState{}), 0.9);  // to the bit where nothing is scheduled
 }
 
-TEST(Schedule, WeightDecayGoesToItsEnd) {
+TEST(Schedule, WeightDecayReachesItsFinalValue) {
   Schedule s{.decay = 8, .weight_decay = WeightDecayStyle::linear, .end_weight_decay = 3};
   EXPECT_EQ(weight_decay_factor(s, 0), 1);
   EXPECT_DOUBLE_EQ(weight_decay_factor(s, 2), 1.5);
@@ -188,7 +188,7 @@ TEST(StepControl, ClipsToTheGlobalNorm) {
   EXPECT_EQ(s.grad_scale, 1);
 }
 
-TEST(StepControl, TheNormOfWorkersIsTheirRootMeanSquare) {
+TEST(StepControl, NormOfWorkersIsTheirRootMeanSquare) {
   StepState s;
   s.norm_sq = 4 * 9;
   StepControl c;
@@ -207,7 +207,7 @@ TEST(StepControl, UndoesTheLossScaleBeforeClipping) {
   EXPECT_EQ(s.grad_scale, 1.0f / 1024);
 }
 
-TEST(StepControl, ReportsAndClearsTheSums) {
+TEST(StepControl, ReportsAndClearsSums) {
   StepState s;
   s.loss_sum = 3.5;
   s.norm_sq = 4;
@@ -219,7 +219,7 @@ TEST(StepControl, ReportsAndClearsTheSums) {
 }
 
 // Gradients divided by 64 although only 16 targets counted: the mean is over those.
-TEST(StepControl, MeansAreOverTheTargets) {
+TEST(StepControl, MeansAreOverTargets) {
   StepControl c = control(0);
   c.divided_by = 64;
   c.clip_grad = 0;
@@ -260,7 +260,7 @@ TEST(StepControl, CountsUpdatesForScheduleAndBias) {
 
 // One over the share of the newest step: of weights that are the squares of the largest learning rate so far, and of
 // equal ones after the first three.
-TEST(StepControl, WeighsStepsOfAverages) {
+TEST(StepControl, WeightsStepsOfAverages) {
   StepControl c = control();
   c.averages[0] = {.weighting = Weighting::squared_rate};
   c.averages[1] = {.weighting = Weighting::equal, .start = 3};
@@ -282,7 +282,7 @@ TEST(StepControl, WeighsStepsOfAverages) {
   EXPECT_FLOAT_EQ(s.corrections[0], float((sum + 0.64) / 0.64));
 }
 
-TEST(StepControl, ASkippedStepTakesNoTime) {
+TEST(StepControl, SkippedStepAdvancesNoSchedule) {
   for (const auto& [norm_sq, loss] : {std::pair{kInf, 1.0}, {kInf - kInf, 1.0}, {1.0, kInf}, {1.0, kInf - kInf}}) {
     StepState s;
     close_step(s, control());
@@ -308,7 +308,7 @@ TEST(StepControl, ASkippedStepTakesNoTime) {
   }
 }
 
-TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
+TEST(StepControl, SetsMomentumAndWeightDecayOfTheStep) {
   StepControl c = control();
   c.schedule.momentum_warmup = 2;
   c.schedule.low_momentum = 0.5;
@@ -350,7 +350,7 @@ struct Spikes {
   }
 };
 
-TEST(Spikes, NothingStandsOutBeforeTheWindowIsFull) {
+TEST(Spikes, AreNotDetectedBeforeTheWindowIsFull) {
   Spikes run;
   for (int64_t i = 0; i < SpikeWindow::kSteps - 1; ++i) run.step(1, 1);
   run.step(1000, 1000);
@@ -358,7 +358,7 @@ TEST(Spikes, NothingStandsOutBeforeTheWindowIsFull) {
   EXPECT_EQ(run.s.updates, SpikeWindow::kSteps);
 }
 
-TEST(Spikes, AStepThatStandsOutIsSkipped) {
+TEST(Spikes, SkipTheStep) {
   for (const auto& [loss, norm] : {std::pair{7.5, 2.0}, {3.0, 6.5}}) {
     Spikes run;
     run.fill();
@@ -383,7 +383,7 @@ TEST(Spikes, AStepThatStandsOutIsSkipped) {
   }
 }
 
-TEST(Spikes, AtMostSoManyAreSkippedInARow) {
+TEST(Spikes, AreSkippedUpToTheConsecutiveLimit) {
   Spikes run;
   run.fill();
   std::string skips;
@@ -396,7 +396,7 @@ TEST(Spikes, AtMostSoManyAreSkippedInARow) {
   EXPECT_EQ(run.window.loss[0], 50);
 }
 
-TEST(Spikes, LowValuesAndEqualOnesAreNone) {
+TEST(Spikes, ExcludeLowAndEqualValues) {
   Spikes run;
   run.fill();
   run.step(-100, 0);

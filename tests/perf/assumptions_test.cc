@@ -28,14 +28,14 @@ std::vector<double> rates(const Assumptions& a) {
           r.most.floats};
 }
 
-TEST(Assumptions, IdealOnesChangeNothing) {
+TEST(Assumptions, IdealValuesChangeNothing) {
   const Roofline r = limits_of(find_gpu("h100"), 64, 2048);
   EXPECT_EQ(rates({}),
             (std::vector<double>{r.most.flops, r.most.quantized, r.attention_forward, r.attention_backward,
                                  r.most.bytes, 4e9, 2e9, r.host_bytes, kNetwork.start, kNetwork.hop, r.most.floats}));
 }
 
-TEST(Assumptions, EachNameSetsItsOwn) {
+TEST(Assumptions, EachNameSetsOnlyItsValue) {
   EXPECT_EQ(sizeof(Assumptions), all_assumptions().size() * sizeof(double)) << "a row for each member";
   for (const Assumption& row : all_assumptions()) {
     Assumptions a;
@@ -47,7 +47,7 @@ TEST(Assumptions, EachNameSetsItsOwn) {
   }
 }
 
-TEST(Assumptions, RefuseWhatTheyCannotBe) {
+TEST(Assumptions, RefuseInvalidValues) {
   Assumptions a;
   for (const char* text : {"produkte=1", "gemms", "gemms=", "gemms=fast", "gemms=0", "copies=-1", "links=inf",
                            "launch=-1e-6", "launch=1us", "=1"})
@@ -65,7 +65,7 @@ TEST(Assumptions, NoGpuIsExpectedToBeFasterThanItsBound) {
 }
 
 // FLOP/s of attention over those of GEMMs: the table's on Hopper, more where exponentials are more beside GEMMs.
-TEST(DescribedGpu, AttentionHasALargerShareWhereExponentialsAreMany) {
+TEST(DescribedGpu, AttentionRateRisesWithExponentialThroughput) {
   const auto share = [](const char* gpu, int64_t head_dim) {
     const Roofline r = limits_of(find_gpu(gpu), head_dim, 8192);
     return r.attention_forward / r.most.flops;
@@ -81,7 +81,7 @@ TEST(DescribedGpu, AttentionHasALargerShareWhereExponentialsAreMany) {
 }
 
 // 4096 x 1536 is 192 tiles of 128 x 256, one wave and a half on 128 multiprocessors, and 384 of 128 x 128, three.
-TEST(DescribedGpu, GpusWithoutWgmmaHaveSquareTiles) {
+TEST(DescribedGpu, GpusWithoutWgmmaUseSquareTiles) {
   Launch product{.op = "gemm", .shape = {4096, 1536}, .inner = 8192};
   product.cost = {2.0 * 4096 * 1536 * 8192, 1};
   Roofline limits = limits_of(find_gpu("rtx4090"), 64, 1024);

@@ -15,7 +15,7 @@ ClusterRun llama3() {
   return run;
 }
 
-TEST(Cluster, PartsOfTheTimeAreAllOfIt) {
+TEST(Cluster, TimesSumToTheTotal) {
   ClusterRun run = llama3();
   for (const int64_t spares : {-1, 0, 4, 12})
     for (uint64_t seed = 0; seed < 5; ++seed) {
@@ -27,14 +27,14 @@ TEST(Cluster, PartsOfTheTimeAreAllOfIt) {
     }
 }
 
-TEST(Cluster, WithoutFailuresOnlySavesCost) {
+TEST(Cluster, WithoutFailuresOnlySavesTakeTime) {
   const ClusterRun run{.gpus = 8, .days = 10, .mtbf_hours = 1e12, .save_every = 900, .save_stall = 100};
   const ClusterTimes t = simulate(run, 1);
   EXPECT_EQ(t.failures, 0);
   EXPECT_NEAR(t.effective(), 0.9, 1e-9);
 }
 
-TEST(Cluster, ItsMeanIsDalysExpectation) {
+TEST(Cluster, MeanMatchesDalysFormula) {
   for (const double every : {100.0, 1000.0, 4000.0}) {
     ClusterRun run = llama3();
     run.save_every = every, run.save_stall = 60, run.days = 200;
@@ -44,7 +44,7 @@ TEST(Cluster, ItsMeanIsDalysExpectation) {
 
 // A checkpoint that is still being written when a failure comes does not count: the steps since the one before are
 // lost.
-TEST(Cluster, ASaveCountsOnceItIsDurable) {
+TEST(Cluster, SaveCountsOnceItIsDurable) {
   ClusterRun run = llama3();
   const ClusterTimes at_once = simulate_many(run, 8).times;
   run.save_write = 300;
@@ -53,7 +53,7 @@ TEST(Cluster, ASaveCountsOnceItIsDurable) {
   EXPECT_NEAR(later.lost - at_once.lost, 295 * later.failures, 0.1 * later.lost);
 }
 
-TEST(Cluster, TheBestIntervalIsNearTheory) {
+TEST(Cluster, BestIntervalIsNearTheory) {
   ClusterRun run = llama3();
   run.save_stall = 60;
   const double best = best_interval(run, 16);
@@ -78,7 +78,7 @@ TEST(Cluster, SparesCoverNodesUnderRepair) {
 }
 
 // 419 interruptions and more than 90 % of the time, as published; what a restart takes is assumed.
-TEST(Cluster, PublishedFiguresOfLlama3ComeOut) {
+TEST(Cluster, ReproducesPublishedFiguresOfLlama3) {
   const ClusterMean mean = simulate_many(llama3(), 32);
   EXPECT_NEAR(mean.times.failures, 419, 0.03 * 419);
   EXPECT_GT(mean.times.effective(), 0.90);

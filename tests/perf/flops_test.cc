@@ -17,7 +17,7 @@ ModelSize gpt2_size() {
           .seq_length = 1024};
 }
 
-TEST(Flops, AttentionIsHalvedExactlyInTheCausalCount) {
+TEST(Flops, CausalCountHalvesAttention) {
   const FlopCount count = training_flops_per_token(gpt2_size());
   const double n = 6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768);
   EXPECT_DOUBLE_EQ(count.causal, n + 6.0 * 12 * 1024 * 768);
@@ -25,7 +25,7 @@ TEST(Flops, AttentionIsHalvedExactlyInTheCausalCount) {
 }
 
 // Llama-3.1-8B at 8192: 57.9 GFLOP per token in full, 51.5 causal (as published throughputs imply).
-TEST(Flops, AgreesWithLlama8b) {
+TEST(Flops, MatchesPublishedLlama8b) {
   const int64_t layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
   const FlopCount count = training_flops_per_token({.matmul_parameters = 32 * layer + 128256 * 4096,
                                                     .layers = 32,
@@ -37,7 +37,7 @@ TEST(Flops, AgreesWithLlama8b) {
 }
 
 // Keys met per query, counted: the formulas leave out the diagonal's half, 1/(2T) of the whole.
-TEST(Flops, WindowsAgreeWithCountedPairs) {
+TEST(Flops, WindowsMatchCountedPairs) {
   for (int64_t t : {64, 1024})
     for (int64_t w : {int64_t(1), int64_t(16), t / 2, t, 2 * t, int64_t(0)}) {
       int64_t pairs = 0;
@@ -49,7 +49,7 @@ TEST(Flops, WindowsAgreeWithCountedPairs) {
     }
 }
 
-TEST(Flops, SparsePatternsAgreeWithCountedPairs) {
+TEST(Flops, SparsePatternsMatchCountedPairs) {
   for (const int64_t t : {64, 1000})
     for (const auto& [group, summary] : {SparsePattern{16, 4}, {7, 0}, {48, 47}, {1, 0}, {2000, 5}}) {
       int64_t pairs = 0;
@@ -62,7 +62,7 @@ TEST(Flops, SparsePatternsAgreeWithCountedPairs) {
     }
 }
 
-TEST(Flops, AWindowAsLongAsTheSequenceChangesNothing) {
+TEST(Flops, WindowOfTheSequenceLengthChangesNothing) {
   ModelSize size = gpt2_size();
   const double all = training_flops_per_token(size).causal;
   for (int64_t window : {1024, 5000}) {
@@ -83,7 +83,7 @@ TEST(Flops, HugeModelsDoNotOverflow) {
   EXPECT_GT(count.full, 0);
 }
 
-TEST(Flops, ASequenceOfNothingCostsNoAttention) {
+TEST(Flops, EmptySequenceHasNoAttentionFlops) {
   EXPECT_EQ(training_flops_per_token({.matmul_parameters = 10, .layers = 1, .heads = 1, .head_dim = 1}).full, 60);
 }
 
@@ -95,7 +95,7 @@ TEST(Flops, UtilizationIsPerDevice) {
   EXPECT_DOUBLE_EQ(u.mfu_full, 0.25);
 }
 
-TEST(Flops, WithoutAPeakUtilizationIsUnknown) {
+TEST(Flops, UtilizationIsUnknownWithoutAPeak) {
   const auto u = utilization({.causal = 1e9, .full = 2e9}, {.tokens_per_second = 1e3});
   EXPECT_DOUBLE_EQ(u.tflops, 1);
   EXPECT_TRUE(std::isnan(u.mfu));

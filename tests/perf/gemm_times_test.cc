@@ -26,7 +26,7 @@ ModelConfig gpt2() {
                              {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 128, .positions = 16});
 }
 
-TEST(ProductTimes, CountAllLaunchesOfAStep) {
+TEST(GemmTimes, CountAllLaunchesOfAStep) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(), rig.backend());
   int64_t launches = 0;
@@ -50,7 +50,7 @@ TEST(ProductTimes, CountAllLaunchesOfAStep) {
 }
 
 // A GELU that is computed again belongs to its GEMM.
-TEST(ProductTimes, KnowWhatIsComputedAgain) {
+TEST(GemmTimes, IncludeRecomputation) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(Recompute::Granularity::selective), rig.backend());
   int again = 0;
@@ -76,7 +76,7 @@ auto planned(const char* gpu_name, const EngineOptions& o, F examine, int64_t he
 
 // On GPUs with the program's own kernels for it neither SwiGLU nor its gradient is a pass of its own, so plans count
 // none there.
-TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
+TEST(GemmTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
   const auto launches = [](const char* gpu, const char* op) {
     return planned(gpu, options(Recompute::Granularity::selective), [&](Engine& engine) {
       return std::ranges::count_if(engine.micro_launches(), [&](const Launch& l) { return l.op == std::string(op); });
@@ -89,7 +89,7 @@ TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
 }
 
 // Nor is RoPE forward, of heads that its kernel has; backward, and for all others, it is.
-TEST(ProductTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
+TEST(GemmTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
   const auto launches = [](const char* gpu, int64_t head_dim) {
     return planned(
         gpu, options(),
@@ -105,7 +105,7 @@ TEST(ProductTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
 }
 
 // There backward makes silu(gate) up again with the gradient, so that forward keeps none in any layer.
-TEST(ProductTimes, SwigluKeepsNoOutputWhereItsGradientIsFused) {
+TEST(GemmTimes, FusedSwigluGradientSavesNoForwardOutput) {
   const auto bytes = [](const char* gpu) {
     return planned(gpu, options(), [](Engine& engine) { return engine.memory().total(MemoryKind::activations); });
   };
@@ -115,7 +115,7 @@ TEST(ProductTimes, SwigluKeepsNoOutputWhereItsGradientIsFused) {
 
 // GEMMs of quantized values are listed once for each shape and pair of scales, in addition to GEMMs in the compute
 // dtype.
-TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
+TEST(GemmTimes, ScaledGemmsAreListedAndTimed) {
   testing::Rig rig(1);
   for (const char* precision : {"fp8_blockwise", "nvfp4"}) {
     EngineOptions o = options();
@@ -142,7 +142,7 @@ TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
   }
 }
 
-TEST(ProductTimes, EveryProductOfAStepIsTimed) {
+TEST(GemmTimes, EveryGemmOfAStepIsTimed) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(), rig.backend());
   const size_t before = rig.device->allocated();

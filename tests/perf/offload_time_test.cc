@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
+TEST(OffloadTime, IsTransferTimeNotHiddenByTheUpdate) {
   const GpuSpec& gpu = find_gpu("rtx4090");
   const DescribedBackend backend = describe(gpu);
   ProcessMesh mesh(make_single(*backend.device), {});
@@ -39,7 +39,7 @@ TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
 }
 
 // The second of two micro-batches copies gradients from the host, and each waits at least for the first unit of a pass.
-TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
+TEST(OffloadTime, UnitTransfersCountWhatForwardAndBackwardDoNotHide) {
   const GpuSpec& gpu = find_gpu("rtx4090");
   const DescribedBackend backend = describe(gpu);
   ProcessMesh mesh(make_single(*backend.device), {});
@@ -67,7 +67,7 @@ TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
   EXPECT_NEAR(offload_time(*large, limits).units_exposed, waited, 0.1 * waited);
 }
 
-TEST(OffloadTime, HidesInABatchWhoseStepIsLongEnough) {
+TEST(OffloadTime, IsHiddenForLargeEnoughBatches) {
   // 4 sequences take 2 s, the end of a step 1 s, of which 0.5 s more are the link's: a step of 10 s hides it to 5 %.
   const double batch = hiding_batch({.link = 1, .exposed = 0.5}, 0.05, 4, 2, 1);
   EXPECT_NEAR(0.5 / (batch * 2 / 4 + 1 + 0.5), 0.05, 1e-12);

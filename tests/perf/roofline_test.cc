@@ -17,14 +17,14 @@ Launch product(int64_t m, int64_t n, int64_t k) {
           .inner = k};
 }
 
-TEST(Limit, IsTheLongerOfTheTwoTimes) {
+TEST(Limit, IsTheMaximumOfComputeAndMemoryTime) {
   const Roofline limits{.most = {.flops = 100, .bytes = 10}};
   const Launch computes{.op = "x", .cost = {1000, 1}, .shape = {1}}, copies{.op = "x", .cost = {1, 1000}, .shape = {1}};
   EXPECT_DOUBLE_EQ(least_seconds(computes, limits), 10);
   EXPECT_DOUBLE_EQ(least_seconds(copies, limits), 100);
 }
 
-TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
+TEST(Limit, TilesNeverMakeAGemmFasterThanItsRoofline) {
   const Roofline tiled = limits_of(find_gpu("h200"), 64, 1024), plain{.most = tiled.most};
   for (const Launch& p : {product(8192, 8192, 8192), product(65536, 768, 768), product(768, 768, 65536),
                           product(65536, 50304, 768), product(1, 1, 1)})
@@ -36,7 +36,7 @@ TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
 }
 
 // GELU's 2 bytes more for each result, at the end of a tile: as 64 more of K.
-TEST(Limit, WhatAnEpilogueReadsAndWritesIsNotFree) {
+TEST(Limit, EpilogueTrafficIsCounted) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
   const DescribedBackend gpu = describe(find_gpu("h200"));
   constexpr int64_t kRows = 131072, kColumns = 3072, kTerms = 768;
@@ -50,7 +50,7 @@ TEST(Limit, WhatAnEpilogueReadsAndWritesIsNotFree) {
 }
 
 // Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a GEMM adds up.
-TEST(Limit, ScaledGemmsHaveRatesOfTheirOwn) {
+TEST(Limit, ScaledGemmsHaveTheirOwnRates) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
   Launch p = product(8192, 8192, 8192);
   const double matrices = least_seconds(p, limits);
@@ -71,7 +71,7 @@ TEST(Limit, ScaledGemmsHaveRatesOfTheirOwn) {
   EXPECT_LT(least_seconds(little, limits) / least_seconds(little_codes, limits), 1.6);
 }
 
-TEST(Limit, AttentionHasARateOfItsOwn) {
+TEST(Limit, AttentionHasItsOwnRate) {
   const Roofline limits = limits_of(find_gpu("h200"), 128, 4096);
   const Launch forward{.op = AttentionFwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};
   const Launch backward{.op = AttentionBwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};
@@ -82,7 +82,7 @@ TEST(Limit, AttentionHasARateOfItsOwn) {
   EXPECT_LT(between, 1 / 484.0);
 }
 
-TEST(Limit, RowsAddUpAndThoseThatLoseMostComeFirst) {
+TEST(Limit, RowsAreSummedAndSortedByLostTime) {
   const Roofline limits{.most = {.flops = 1, .bytes = 1}};
   const Launch launch{.op = "x", .cost = {3, 1}, .shape = {2, 5}};
   std::map<std::string, OpRow> rows;
@@ -100,7 +100,7 @@ TEST(Limit, RowsAddUpAndThoseThatLoseMostComeFirst) {
   EXPECT_NE(table.find("80.0 % of the step's 15000 ms\nbetween ops: 3000 ms"), std::string::npos) << table;
 }
 
-TEST(DescribedGpu, UnknownNamesAreRefusedAndNothingRuns) {
+TEST(DescribedGpu, UnknownNamesAreRefusedAndNoKernelRuns) {
   EXPECT_THROW(find_gpu("h300"), Error);
   const DescribedBackend gpu = describe(find_gpu("h200"));
   EXPECT_FALSE(gpu.device->unified());
@@ -110,7 +110,7 @@ TEST(DescribedGpu, UnknownNamesAreRefusedAndNothingRuns) {
 }
 
 // Its rates of attention are those of cuDNN, which turns no gradients back, so that plans keep that pass.
-TEST(DescribedGpu, RopeIsFusedForwardAlone) {
+TEST(DescribedGpu, RopeIsFusedInForwardOnly) {
   const DescribedBackend gpu = describe(find_gpu("h200"));
   constexpr int64_t kRows = 128, kDim = 64;
   const auto tensor = [](DType dtype, int64_t rows, int64_t columns) -> Tensor {

@@ -22,7 +22,7 @@ DeviceWork ran(const char* name, int64_t begin, int64_t end) {
   return {.name = name, .label = 0, .stream = 1, .begin = begin, .end = end};
 }
 
-TEST(Occupation, IsOfTheTimeBetweenTheFirstAndTheLast) {
+TEST(Occupation, SpansFirstKernelStartToLastKernelEnd) {
   EXPECT_EQ(occupation({}).idle(), 0);
   const std::vector<DeviceWork> gaps = {ran("b", 300, 400), ran("a", 100, 200)};
   EXPECT_NEAR(occupation(gaps).window, 300e-9, 1e-15);
@@ -33,7 +33,7 @@ TEST(Occupation, IsOfTheTimeBetweenTheFirstAndTheLast) {
   EXPECT_EQ(occupation(empty).idle(), 0);
 }
 
-TEST(Occupation, AKernelThatStartsEarlyIsCountedFromTheEndOfTheOneBefore) {
+TEST(Occupation, OverlappingKernelCountsFromTheEndOfThePreviousOne) {
   const auto on = [](int64_t stream, DeviceWork work) {
     work.stream = stream;
     return work;
@@ -49,7 +49,7 @@ TEST(Occupation, AKernelThatStartsEarlyIsCountedFromTheEndOfTheOneBefore) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(Occupation, CommunicationIsExposedWhereNothingElseRuns) {
+TEST(Occupation, CommunicationIsExposedWithoutConcurrentKernels) {
   const std::vector<DeviceWork> all = {ran("gemm", 0, 100), ran("ncclDevKernel_AllReduce", 50, 180),
                                        ran("add", 150, 200)};
   EXPECT_NEAR(occupation(all).exposed, 50e-9, 1e-15);
@@ -127,7 +127,7 @@ int64_t launches(const std::map<std::string, OpRow>& rows) {
   return sum;
 }
 
-TEST(StepProfile, KernelsAreThoseOfTheOpThatLaunchedThem) {
+TEST(StepProfile, AttributesKernelsToTheLaunchingOp) {
   Steps s;
   ScriptedProfiler profiler;
   StepProfile profile(s.engine, s.rig.backend(), {.profiler = &profiler, .limits = s.limits});
@@ -159,7 +159,7 @@ TEST(StepProfile, KernelsAreThoseOfTheOpThatLaunchedThem) {
 }
 
 // Labels of collectives are those of their units, by weights or by the units' own names.
-TEST(StepProfile, CollectivesAreThoseOfTheirUnits) {
+TEST(StepProfile, AttributesCollectivesToTheirUnits) {
   Steps s;
   ScriptedProfiler profiler;
   CollectiveWatch watch;
@@ -199,7 +199,7 @@ TEST(StepProfile, CollectivesAreThoseOfTheirUnits) {
   EXPECT_EQ(watch.observer, nullptr);
 }
 
-TEST(StepProfile, OtherWorkBetweenStepsDoesNotCount) {
+TEST(StepProfile, ExcludesWorkBetweenSteps) {
   Steps s;
   ScriptedProfiler profiler;
   StepProfile profile(s.engine, s.rig.backend(), {.profiler = &profiler, .limits = s.limits});
@@ -214,7 +214,7 @@ TEST(StepProfile, OtherWorkBetweenStepsDoesNotCount) {
       << "a launch in each of two micro-batches";
 }
 
-TEST(StepProfile, LostRecordsAndOpsWithoutKernelsAreShown) {
+TEST(StepProfile, ReportsLostRecordsAndOpsWithoutKernels) {
   Steps s;
   ScriptedProfiler profiler;
   StepProfile profile(s.engine, s.rig.backend(), {.profiler = &profiler, .limits = s.limits});
@@ -231,7 +231,7 @@ TEST(StepProfile, LostRecordsAndOpsWithoutKernelsAreShown) {
   EXPECT_EQ(table.find("nan"), std::string::npos) << table;
 }
 
-TEST(StepProfile, WhenTheProfilerFailsTimesAreThoseOfEvents) {
+TEST(StepProfile, FallsBackToEventTimesIfTheProfilerFails) {
   Steps s;
   ScriptedProfiler profiler;
   StepProfile profile(s.engine, s.rig.backend(), {.profiler = &profiler, .limits = s.limits});
@@ -256,7 +256,7 @@ TEST(StepProfile, WhenTheProfilerFailsTimesAreThoseOfEvents) {
   EXPECT_NE(profile.table(0.1).find("times: events around every op"), std::string::npos);
 }
 
-TEST(StepProfile, ADeviceWithoutProfilersHasNoRemark) {
+TEST(StepProfile, DeviceWithoutProfilersGivesNoRemark) {
   Steps s;
   StepProfile profile(s.engine, s.rig.backend(), {.limits = s.limits});
   EXPECT_NE(profile.table(0.1).find("no step counted"), std::string::npos);
@@ -270,7 +270,7 @@ TEST(StepProfile, ADeviceWithoutProfilersHasNoRemark) {
   EXPECT_EQ(profile.table(0.1).find("times:"), std::string::npos);
 }
 
-TEST(StepProfile, SpansOfTheTraceAreThoseOfThisRun) {
+TEST(StepProfile, TraceHoldsOnlySpansOfThisRun) {
   for (const bool kernels : {true, false}) {
     const TempDir folder;
     Steps s;

@@ -40,7 +40,7 @@ TEST(Pipeline, LossesMatchOneRank) {
         }
 }
 
-TEST(Pipeline, RepeatsToTheBitAndInitialWeightsAreThoseOfOneRank) {
+TEST(Pipeline, IsDeterministicAndInitialWeightsMatchOneRank) {
   for (const S schedule : kSchedules) {
     Setting s = small(3, 7, schedule);
     s.of.replicas = 2;
@@ -51,7 +51,7 @@ TEST(Pipeline, RepeatsToTheBitAndInitialWeightsAreThoseOfOneRank) {
 
 // Every stage sums a micro-batch's gradients after the one before, as one rank does: bits are the same but for the
 // table that two stages have.
-TEST(Pipeline, BitsOfOneStageAreThoseOfManyWhereTheTableIsNotTied) {
+TEST(Pipeline, UntiedModelsMatchOneRankBitExactly) {
   for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
     Setting s = small(4, 4, schedule), one = s;
     one.stages = one.chunks = 1, one.schedule = S::one_f_one_b;
@@ -95,7 +95,7 @@ class Slow final : public Forwarding {
   static inline std::set<std::string> names_;
 };
 
-TEST(Pipeline, DelaysChangeNoBitAndTransfersAreNamed) {
+TEST(Pipeline, DelaysDoNotChangeBitsAndTransfersAreNamed) {
   for (const S schedule : kSchedules) {
     const Setting s = small(3, 4, schedule);
     expect_equal(train(s), train(s, 3, Slow::wrap), s.name());
@@ -106,7 +106,7 @@ TEST(Pipeline, DelaysChangeNoBitAndTransfersAreNamed) {
   }
 }
 
-TEST(Pipeline, TiedTablesMasksAndFamilies) {
+TEST(Pipeline, TiedEmbeddingsMasksAndFamiliesMatchOneRank) {
   for (const ModelType type :
        {ModelType::gpt2, ModelType::llama, ModelType::qwen3, ModelType::mixtral, ModelType::dots1})
     for (const bool tied : {true, false}) {
@@ -123,7 +123,7 @@ TEST(Pipeline, TiedTablesMasksAndFamilies) {
 }
 
 // The teacher is on the last stage alone; its cached logits are given with every micro-batch.
-TEST(Pipeline, TeachersTeachTheLastStage) {
+TEST(Pipeline, DistillationMatchesOneRank) {
   for (const int64_t top_k : {0, 5})
     for (const S schedule : {S::one_f_one_b, S::interleaved}) {
       Setting s = small(2, 4, schedule);
@@ -135,7 +135,7 @@ TEST(Pipeline, TeachersTeachTheLastStage) {
     }
 }
 
-TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
+TEST(Pipeline, MicroBatchesKeepTheirOwnDocuments) {
   for (const S schedule : kSchedules) {
     Setting s = small(2, 7, schedule);
     s.of.documents = true;
@@ -145,7 +145,7 @@ TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
   }
 }
 
-TEST(Pipeline, RecomputationChangesNoBit) {
+TEST(Pipeline, RecomputationIsBitExact) {
   for (const S schedule : {S::interleaved, S::zbv}) {
     Setting s = small(3, 4, schedule);
     const Curve none = train(s);
@@ -159,7 +159,7 @@ TEST(Pipeline, RecomputationChangesNoBit) {
 
 // Backward in halves computes the sums of backward as a whole: a put-off weight gradient reads what it would have read
 // at once, whatever the gradients of activations were overwritten with since.
-TEST(Pipeline, PutOffWeightGradientsHaveTheBitsOf1F1B) {
+TEST(Pipeline, DelayedWeightGradientsMatch1F1BBitExactly) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::olmoe})
     for (const G recompute : {G::none, G::selective}) {
       Setting s = small(3, 7);
@@ -171,7 +171,7 @@ TEST(Pipeline, PutOffWeightGradientsHaveTheBitsOf1F1B) {
 }
 
 // Matrices are whole on their stage. Averages of the weights, and layouts that are given, too.
-TEST(Pipeline, OptimizersShardsAndLayouts) {
+TEST(Pipeline, OptimizersShardsAndLayoutsMatchOneRank) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon, RuleName::adafactor, RuleName::lamb}) {
     Setting s = small(2, 4);
     s.of.rule = rule, s.of.shards = 2, s.of.stage = 1, s.of.tied = true;
@@ -189,7 +189,7 @@ TEST(Pipeline, OptimizersShardsAndLayouts) {
 }
 
 // Each stage scales the heads of its blocks.
-TEST(Pipeline, QkClipIsThatOfOneRank) {
+TEST(Pipeline, QkClipMatchesOneRank) {
   Setting s = small(3, 4);
   s.of.lr = 0.03, s.of.qk_clip = 0.05;
   const Curve got = train(s);
@@ -199,7 +199,7 @@ TEST(Pipeline, QkClipIsThatOfOneRank) {
 }
 
 // Several micro-batches under way share no amax. Quantized values are those of one rank as long as the weights are.
-TEST(Pipeline, RecipesOfEightAndFourBitsMatchOneStage) {
+TEST(Pipeline, Fp8AndFp4RecipesMatchOneStage) {
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "mxfp8", "nvfp4"})
     for (const S schedule : {S::one_f_one_b, S::zbv}) {
       Setting s = small(2, 4, schedule), one = s;
@@ -215,7 +215,7 @@ TEST(Pipeline, RecipesOfEightAndFourBitsMatchOneStage) {
 }
 
 // The experts of a stage's blocks are on the ranks of that stage.
-TEST(Pipeline, ExpertsOnSeveralRanks) {
+TEST(Pipeline, ExpertParallelismMatchesOneRank) {
   for (const S schedule : {S::one_f_one_b, S::zbv}) {
     Setting s = small(2, 4, schedule);
     s.of.type = ModelType::mixtral, s.of.shards = s.of.experts = 5;  // one each
@@ -224,7 +224,7 @@ TEST(Pipeline, ExpertsOnSeveralRanks) {
   }
 }
 
-TEST(Pipeline, BatchesMayGrow) {
+TEST(Pipeline, GrowingBatchesMatchOneRank) {
   for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
     Setting s = small(3, 4, schedule);
     s.of.step = kBatch / 2;
@@ -234,7 +234,7 @@ TEST(Pipeline, BatchesMayGrow) {
   }
 }
 
-TEST(Pipeline, EvaluationsAreThoseOfOneRank) {
+TEST(Pipeline, EvaluationsMatchOneRank) {
   const double want = train(small(1, 1), 1).evaluation;
   for (const S schedule : {S::one_f_one_b, S::interleaved, S::zbv}) {
     const Setting s = small(4, 1, schedule);
@@ -242,7 +242,7 @@ TEST(Pipeline, EvaluationsAreThoseOfOneRank) {
   }
 }
 
-TEST(Pipeline, OtherAxes) {
+TEST(Pipeline, OtherParallelAxesMatchOneRank) {
   for (const bool sequence : {false, true}) {
     Setting s = small(2, 4);
     s.of.tensor = 2, s.of.sequence = sequence, s.of.length = 8, s.of.tied = true;
@@ -261,7 +261,7 @@ TEST(Pipeline, OtherAxes) {
 
 // A stage's plan is what it allocates; a frame of activations for each micro-batch under way, and no other stage's
 // weights.
-TEST(Pipeline, PlansHoldFramesOfTheMicroBatchesUnderWay) {
+TEST(Pipeline, PlansHoldActivationsOfInFlightMicroBatches) {
   const auto activations = [](S schedule, int64_t micro_batches) {
     Setting s = small(4, micro_batches, schedule);
     s.of.sequences = s.of.step = 7 * micro_batches;  // micro-batches of one size

@@ -40,7 +40,7 @@ TEST(StepProgram, OneStageRunsEachMicroBatchForwardAndBackward) {
     EXPECT_EQ(text_of(make_program(schedule, {1, 1, 3}).stages[0], true), "f0 b0 f1 b1 f2 b2");
 }
 
-TEST(StepProgram, OrdersAreThePublishedOnes) {
+TEST(StepProgram, SchedulesMatchPublishedOnes) {
   const StepProgram one = make_program(S::one_f_one_b, {4, 1, 6});
   EXPECT_EQ(text_of(one.stages[0], false), "f0 f1 f2 f3 b0 f4 b1 f5 b2 b3 b4 b5");
   EXPECT_EQ(text_of(one.stages[2], false), "f0 f1 b0 f2 b1 f3 b2 f4 b3 f5 b4 b5");
@@ -60,7 +60,7 @@ TEST(StepProgram, OrdersAreThePublishedOnes) {
 
 // Fewer micro-batches than stages, and numbers that the stages do not divide, too: nobody waits for ever, every
 // transfer is matched, and every micro-batch runs once through every chunk.
-TEST(StepProgram, EveryProgramEnds) {
+TEST(StepProgram, NeverDeadlocksAndRunsEveryMicroBatchOnce) {
   for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe, S::zb1p, S::zbv})
     for (int stages = 1; stages <= 8; ++stages)
       for (const int chunks : {1, 2, 3, 4, 8, 12})
@@ -81,14 +81,14 @@ TEST(StepProgram, EveryProgramEnds) {
 
 // [Narayanan et al. 2021, section 2.2], in forwards: (p - 1) (F + B) / v.
 // A plan tries some ten micro-batch sizes and recomputations, each with a program.
-TEST(StepProgram, TimeToMakeALongOneGrowsWithItsLength) {
+TEST(StepProgram, ConstructionTimeIsLinear) {
   const std::clock_t begin = std::clock();
   const StepProgram program = make_program(S::interleaved, {8, 8, 4096});
   EXPECT_EQ(program.stages[1].size(), size_t{6 * 8 * 4096});
   EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, kSanitized ? 60 : 6);
 }
 
-TEST(StepProgram, BubblesAreThoseOfTheFormula) {
+TEST(StepProgram, BubblesMatchTheFormula) {
   for (const S schedule : {S::one_f_one_b, S::gpipe})
     for (const int p : {2, 3, 4, 8})
       for (const int64_t m : {1, 4, 7, 32}) EXPECT_DOUBLE_EQ(of(schedule, {p, 1, m}).bubble(), 3.0 * (p - 1)) << p << m;
@@ -102,7 +102,7 @@ TEST(StepProgram, BubblesAreThoseOfTheFormula) {
 
 // [Qi et al. 2023, table 1]: (p - 1) (F + B - W) where the two halves of backward take as long as forward. A V leaves
 // half of that: the first chunk's forward on the last stage.
-TEST(StepProgram, ZeroBubbleSchedulesWaitLess) {
+TEST(StepProgram, ZeroBubbleSchedulesHaveSmallerBubbles) {
   for (const int p : {2, 4, 8})
     for (const int64_t m : {int64_t{2} * p, int64_t{4} * p}) {
       EXPECT_DOUBLE_EQ(of(S::zb1p, {p, 1, m}).bubble(), p - 1) << p << " " << m;
@@ -117,7 +117,7 @@ TEST(StepProgram, ZeroBubbleSchedulesWaitLess) {
   EXPECT_NEAR(bubble(S::zbv, 2, {.backward = 2.2, .weights = 0.7}), 2.4, 1e-9);
 }
 
-TEST(StepProgram, WhatIsUnderWayIsThatOfTheTables) {
+TEST(StepProgram, InFlightMicroBatchesMatchPublishedTables) {
   using V = std::vector<double>;
   EXPECT_EQ(of(S::gpipe, {4, 1, 8}).in_flight, (V{8, 8, 8, 8}));
   EXPECT_EQ(of(S::one_f_one_b, {4, 1, 8}).in_flight, (V{4, 3, 2, 1}));
@@ -128,7 +128,7 @@ TEST(StepProgram, WhatIsUnderWayIsThatOfTheTables) {
   for (int r = 0; r < 4; ++r) EXPECT_DOUBLE_EQ(chunks[size_t(r)] * 12, 2 * (4 - r - 1) + 44 + 1);
 }
 
-TEST(StepProgram, FramesAreThoseUnderWay) {
+TEST(StepProgram, FramesMatchInFlightMicroBatches) {
   const StepProgram program = make_program(S::one_f_one_b, {4, 1, 9});
   for (int r = 0; r < 4; ++r) {
     const Frames frames = assign_frames(program.stages[size_t(r)], 1);
@@ -155,7 +155,7 @@ TEST(StepProgram, FramesAreThoseUnderWay) {
 }
 
 // Memory is planned for a step's most micro-batches, and batches may grow to that.
-TEST(StepProgram, FewerMicroBatchesNeedNoMoreFrames) {
+TEST(StepProgram, FewerMicroBatchesNeverNeedMoreFrames) {
   for (const auto& [schedule, chunks] : {std::pair{S::one_f_one_b, 1}, {S::gpipe, 1}, {S::zb1p, 1}, {S::zbv, 2}})
     for (int p = 2; p <= 5; ++p) {
       StepProgram fewer = make_program(schedule, {p, chunks, 1});
@@ -173,7 +173,7 @@ TEST(StepProgram, FewerMicroBatchesNeedNoMoreFrames) {
     }
 }
 
-TEST(Simulate, NamesWhoWaitsForWhom) {
+TEST(Simulate, ReportsDeadlockedStages) {
   StepProgram program = make_program(S::one_f_one_b, {2, 1, 2});
   program.stages[0] = {{Kind::receive_gradient, 0, 0}};
   try {
@@ -189,7 +189,7 @@ TEST(Simulate, NamesWhoWaitsForWhom) {
   EXPECT_THROW(simulate(program, {}), Error);
 }
 
-TEST(Simulate, DrawsAStep) {
+TEST(Simulate, RendersAStepAsTextAndSvg) {
   const StepProgram program = make_program(S::one_f_one_b, {2, 1, 2});
   EXPECT_EQ(schedule_text(program, simulate(program, {}), 1),
             "stage 0  f0 f1 .  .  b0 -  .  b1 -\n"

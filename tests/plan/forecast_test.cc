@@ -26,7 +26,7 @@ bool depends_on(const Forecast& f, const std::string& name) {
   return std::ranges::any_of(f.sensitive, [&](const Sensitivity& s) { return s.of->name == name; });
 }
 
-TEST(PlanForecast, LiesWithinItsRangeAndAboveTheBound) {
+TEST(PlanForecast, IsWithinItsRangeAndAboveTheBound) {
   for (const int ranks : {1, 8, 64}) {
     const Cluster on = h100s(ranks);
     const Forecast f = forecast(RankPlan(blocks(), on));
@@ -44,7 +44,7 @@ TEST(PlanForecast, LiesWithinItsRangeAndAboveTheBound) {
   }
 }
 
-TEST(PlanForecast, DependsOnWhatTheRunUses) {
+TEST(PlanForecast, DependsOnTheOptionsOfTheRun) {
   const Forecast one = forecast(RankPlan(blocks(), h100s(1))), node = forecast(RankPlan(blocks(), h100s(8))),
                  nodes = forecast(RankPlan(blocks(), h100s(64)));
   EXPECT_STREQ(one.sensitive.front().of->name, "gemms");
@@ -54,7 +54,7 @@ TEST(PlanForecast, DependsOnWhatTheRunUses) {
   EXPECT_TRUE(depends_on(forecast(RankPlan(blocks({"precision=fp8_tensorwise"}), h100s(1))), "quantized"));
 }
 
-TEST(PlanForecast, CountsGapsBetweenKernelsAndComputingThatOthersSlowDown) {
+TEST(PlanForecast, CountsLaunchGapsAndInterference) {
   const RankPlan plan(blocks(), h100s(8));
   const Prediction bound = plan.with({});
   const Prediction apart = plan.with({.launch = 1e-3});
@@ -66,12 +66,12 @@ TEST(PlanForecast, CountsGapsBetweenKernelsAndComputingThatOthersSlowDown) {
   EXPECT_NEAR(slowed.step(), bound.step() + slowed.slowed, 1e-9);
 }
 
-TEST(PlanForecast, TakesWhatIsAssumedInstead) {
+TEST(PlanForecast, UsesGivenAssumptions) {
   const RankPlan half(blocks(), h100s(1, {"gemms=0.5", "attention=0.5", "copies=0.5", "launch=0"}));
   EXPECT_NEAR(half.expected().step(), 2 * half.with({}).step(), 0.02 * half.expected().step());
 }
 
-TEST(PlanChanges, AreWhatAPlanOfTheChangedConfigurationExpects) {
+TEST(PlanChanges, MatchPlansOfTheChangedConfiguration) {
   const Config c = blocks({"zero_stage=1"});
   const Cluster on = h100s(8);
   const Prediction before = RankPlan(c, on).expected();

@@ -24,7 +24,7 @@ double step_seconds(const Case& c, const char* optimizer) {
   return predict(config, many.cluster(find_gpu("h200"), c.ranks)).step();
 }
 
-TEST(PlanRanks, MuonCostsLittleMoreThanAdamW) {
+TEST(PlanRanks, MuonIsLittleSlowerThanAdamW) {
   for (const Case& c : {Case{"gpt2-124m", 512, 1, 1}, Case{"gpt2-124m", 512, 8, 1}, Case{"gpt2-124m", 512, 64, 0},
                         Case{"gpt2-124m", 512, 64, 1}, Case{"gpt2-124m", 512, 64, 3}, Case{"llama-8b", 64, 8, 3},
                         Case{"llama-8b", 64, 64, 2}, Case{"llama-8b", 64, 64, 3}}) {
@@ -47,7 +47,7 @@ Prediction shared_sequences(const char* method, int64_t length, double link_byte
 
 // Hops hide behind attention, which grows with the square of the length, and the less the slower the links; gathers
 // never do. The shorter step is chosen.
-TEST(PlanRanks, ARingWaitsForWhatAttentionDoesNotHide) {
+TEST(PlanRanks, RingWaitsForHopsNotHiddenByAttention) {
   for (const auto& [length, link, ring_is_shorter] :
        {std::tuple<int64_t, double, bool>{4096, 450e9, false}, {131072, 50e9, true}, {131072, 5e9, true}}) {
     const Prediction gather = shared_sequences("gather", length, link), ring = shared_sequences("ring", length, link);
@@ -68,7 +68,7 @@ TEST(PlanRanks, ARingWaitsForWhatAttentionDoesNotHide) {
 }
 
 // (p - 1) / m of what a stage computes, a third of that with the weights' gradients apart; more with slow links.
-TEST(PlanRanks, StagesOfAPipelineWaitAsTheScheduleSays) {
+TEST(PlanRanks, PipelineBubblesMatchTheSchedule) {
   const auto with = [](const char* schedule, double link) {
     const Config config =
         load_config("configs/gpt2-124m.json",
@@ -87,7 +87,7 @@ TEST(PlanRanks, StagesOfAPipelineWaitAsTheScheduleSays) {
 
 // Half the bytes of gradients, in memory and on links; those of weights stay. At stages 0 and 2 gradients alone travel,
 // or half of what does.
-TEST(PlanRanks, GradientsInBf16AreHalf) {
+TEST(PlanRanks, Bf16GradientsHalveMemoryAndTraffic) {
   for (const int stage : {0, 1, 2, 3}) {
     const auto with = [&](const char* dtype) {
       const Config config = load_config("configs/llama-8b.json",

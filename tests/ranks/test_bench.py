@@ -35,7 +35,7 @@ class BenchStepTest(RanksTest):
         self.assertTrue(all(r["calls"] for r in rows.values()), rows)
         return rows
 
-    def test_ranks_that_share_products(self):
+    def test_tensor_parallel_all_reduces_match_the_model(self):
         rows = self.report(2, "--set", "tensor_parallel_size=2")
         for block in BLOCKS:
             # Of each of four micro-batches: sums of two GEMMs forward and two backward.
@@ -44,7 +44,7 @@ class BenchStepTest(RanksTest):
             self.assertAlmostEqual(rows[block, "tp"]["modelled_exposed_ms"], 16e3 * (START + sent / RATE), places=6)
         self.assertFalse([group for _, group in rows if group not in ("tp", "world")], rows)
 
-    def test_ranks_that_share_weights(self):
+    def test_sharded_weight_collectives_match_the_model(self):
         rows = self.report(2, "--set", "zero_stage=3")
         for block in BLOCKS:
             row = rows[block, "dp_shard"]
@@ -53,7 +53,7 @@ class BenchStepTest(RanksTest):
             self.assertAlmostEqual(row["modelled_exposed_ms"] / modelled, 1, delta=0.02)  # each weight on a cache line
         self.assertFalse([group for _, group in rows if group in ("tp", "cp")], rows)
 
-    def test_the_table_is_that_of_a_profile(self):
+    def test_bench_and_profile_print_the_same_table(self):
         table = r"collectives of +group +calls +exposed ms +modelled ms +ms\n"
         row = r"transformer\.h\.0 +tensor +16\.0 +[\d.]+ +0\.4164 +[\d.]+\n"
         tensor = ("--set", "tensor_parallel_size=2")
@@ -64,7 +64,7 @@ class BenchStepTest(RanksTest):
         rows = re.findall(r"^(\S+|whole step) +(?:tensor|world|data_parallel) +\d", self.bench(2, *tensor).out, re.M)
         self.assertEqual(rows[1:3], list(BLOCKS), "in the order of the model")
 
-    def test_one_process_says_nothing_of_ranks(self):
+    def test_one_process_prints_no_communication(self):
         report = json.loads(self.bench(0, "--json", "--ops").out)
         self.assertFalse({"ranks", "communication"} & report.keys())
         out = self.bench(0).out

@@ -57,7 +57,7 @@ class MomentsTest(RanksTest):
         self.assertEqual({s: l for s, l in self.losses(run).items() if s > last},
                          {s: l for s, l in self.losses(f"{run}-whole").items() if s > last})
 
-    def test_killed_and_frozen_ranks(self):
+    def test_killed_and_frozen_ranks_are_named_and_the_run_resumes(self):
         rng = random.Random(SEED)
         for turn in range(repeats(2)):
             for how in (signal.SIGKILL, signal.SIGSTOP):
@@ -66,7 +66,7 @@ class MomentsTest(RanksTest):
                     self.hit(how, run, rng, 3)
                     self.goes_on_exactly(run)
 
-    def test_ranks_that_share_products_and_sequences(self):
+    def test_killed_and_frozen_ranks_are_named_with_tensor_and_context_parallelism(self):
         """In the mesh of both, the rank across from the one that is hit is in no group with it but that of all."""
         rng = random.Random(SEED)
         for tensor, context in ((2, 1), (1, 2), (2, 2)):
@@ -78,7 +78,7 @@ class MomentsTest(RanksTest):
 
 
 class LimitsTest(RanksTest):
-    def test_a_run_that_lives_but_does_not_go_on(self):
+    def test_hung_step_is_detected_despite_heartbeats(self):
         """Progress is not life: one thread stands still, as in a hang of the system, and the others give signs of life."""
         for limit in (2, 10, 50):  # which a step may take longer than on a machine with other work
             run = f"run-{limit}"
@@ -118,12 +118,12 @@ class DisagreementTest(RanksTest):
         self.assertFalse((self.folder / "run").exists(), "before anything is written")
         return other.err
 
-    def test_another_configuration(self):
+    def test_different_configurations_are_refused(self):
         said = self.both((self.config, "--set", "learning_rate=0.5"))
         self.assertIn("different configurations", said)
         self.assertIn('rank 1 has learning_rate: 0.5', said)
 
-    def test_what_machines_may_have_as_they_like(self):
+    def test_machine_specific_options_may_differ(self):
         port = free_port()
         processes = [self.start("train", self.config, "--set", f"threads={1 + rank}",
                                 env=self.rank_variables(rank, 2, port)) for rank in range(2)]
@@ -141,12 +141,12 @@ class DisagreementTest(RanksTest):
         self.program = wrapper
         return elsewhere
 
-    def test_other_data_under_the_same_name(self):
+    def test_different_data_under_the_same_name_is_refused(self):
         elsewhere = self.rank_1_elsewhere("data")
         write_shard(elsewhere / "data" / "text_train_000000.bin", random_tokens(4000, seed=7))
         self.assertIn("different train_data", self.both((self.config,)))
 
-    def test_other_questions_under_the_same_name(self):
+    def test_different_questions_under_the_same_name_are_refused(self):
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
         (self.folder / "a.jsonl").write_text("".join(lines))
         self.run_program("tokenize", "--input", "a.jsonl", "--output-prefix", "words/a", "--valid-every", "5")
@@ -158,7 +158,7 @@ class DisagreementTest(RanksTest):
                 json.dumps({"context": "word word", "choices": [" word", " zzzz"], "label": label}) + "\n")
         self.assertIn("different multiple_choice_data", self.both((self.config,)))
 
-    def test_a_save_folder_that_ranks_do_not_share(self):
+    def test_save_folder_that_is_not_shared_is_refused(self):
         self.rank_1_elsewhere("data")
         port = free_port()
         for rank, process in enumerate([self.start("train", self.config, env=self.rank_variables(rank, 2, port))
@@ -170,7 +170,7 @@ class DisagreementTest(RanksTest):
 
 
 class StartTest(RanksTest):
-    def test_missing_ranks_are_named_on_all_that_came(self):
+    def test_missing_ranks_are_named_on_all_connected_ranks(self):
         for limit in (2, 15, 60):  # within which others may be late as well on a machine with other work
             port = free_port()
             processes = [self.start("train", self.config, "--set", f"timeouts.connect={limit}",
@@ -184,7 +184,7 @@ class StartTest(RanksTest):
 
 
 class DiskTest(RanksTest):
-    def test_a_full_disk_on_one_rank_ends_all_and_keeps_the_checkpoint_before(self):
+    def test_full_disk_on_one_rank_ends_all_and_keeps_the_previous_checkpoint(self):
         """Its files may not grow past what metrics need: its part of the checkpoint does not fit."""
         self.launch(2, "--set", "train_iters=4", "--set", "schedule.lr_decay_iters=12")
 
@@ -207,7 +207,7 @@ class DiskTest(RanksTest):
 
 
 class ResumeTest(RanksTest):
-    def test_four_three_one_eight_ranks(self):
+    def test_resumes_on_4_3_1_and_8_ranks_with_the_losses_of_one_process(self):
         """The sample stream goes on whatever the ranks: all losses are those of one process."""
         self.config = self.make_config(train_iters=12, save_interval=0, eval_interval=0, micro_batch_size=1, device="cpu",
                                        global_batch_size=24)

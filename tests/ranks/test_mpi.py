@@ -34,7 +34,7 @@ class MpirunTest(RanksTest):
         self.assertIn("(Open MPI)", done.err)
         self.assert_same_losses("two", "one")
 
-    def test_signal_makes_one_checkpoint(self):
+    def test_signal_writes_one_checkpoint(self):
         process = self.start(2, self.config, "--set", "train_iters=100000", "--set", "save_interval=0", env=self.variables)
         self.assertTrue(self.wait_for_step(process, 3))
         process.send_signal(10)  # SIGUSR1, which mpirun passes on

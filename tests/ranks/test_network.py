@@ -30,7 +30,7 @@ class NetworkTest(RanksTest):
         return [self.start_command([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
                                    env=dict(environment, RANK=str(r))) for r in range(2)]
 
-    def test_delay_and_loss_change_nothing(self):
+    def test_packet_delay_and_loss_do_not_change_losses(self):
         self.run_program("train", self.config, "--set", "save=one")
         for process in self.start_on_hosts("--set", "save=two"):
             done = self.finish(process)
@@ -38,7 +38,7 @@ class NetworkTest(RanksTest):
         self.assert_same_losses("two", "one")
         self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
 
-    def test_ways_to_send_less_are_compared(self):
+    def test_compares_low_communication_methods(self):
         self.network.stop()
         script = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "ranks" / "slow_network.py"
         self.make_data("text", tokens=20000)
@@ -52,7 +52,7 @@ class NetworkTest(RanksTest):
         self.assertAlmostEqual(whole["loss"], alone["loss"], places=4)
         self.assertGreater(whole["seconds_per_step"], 0.01, "there and back over a cable of 5 ms")
 
-    def test_a_cut_cable_ends_both_sides(self):
+    def test_broken_network_link_ends_both_sides(self):
         processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "schedule.lr_decay_iters=12",
                                         ATHANOR_SOCKET_IFNAME="=eth0")
         self.assertTrue(self.wait_for_step(processes[0], 6))

@@ -14,13 +14,13 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 class SameRunTest(RanksTest):
-    def test_every_stage_is_the_run_of_one_process(self):
+    def test_every_zero_stage_matches_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
         for stage in range(4):
             self.launch(2, "--set", f"zero_stage={stage}", "--set", f"save=stage{stage}")
             self.assert_same_losses(f"stage{stage}", "one")
 
-    def test_rank_invariant_sums_are_the_same_bits_on_any_ranks(self):
+    def test_rank_invariant_sums_are_bit_exact_on_any_ranks(self):
         invariant = ("--set", "deterministic_reduction=rank_invariant", "--set", "logical_shards=4")
 
         def content(run):
@@ -45,12 +45,12 @@ class SameRunTest(RanksTest):
         error = self.launch(3, *invariant, "--set", "save=three", code=USAGE).err
         self.assertIn("logical_shards: 4 do not divide among 3 ranks", error)
 
-    def test_a_batch_that_groups_of_ranks_cannot_share(self):
+    def test_indivisible_batch_is_refused(self):
         error = self.launch(4, "--set", "tensor_parallel_size=2", "--set", "global_batch_size=3", code=USAGE).err
         self.assertIn("global_batch_size: 3 sequences do not divide among 2 groups of 2 ranks", error)
         self.assertIn("take a multiple of 2", error)
 
-    def test_ranks_write_their_parts_and_consolidate_joins_them(self):
+    def test_ranks_write_shards_and_consolidate_merges_them(self):
         self.run_program("train", self.config, "--set", "save=one", "--set", "checkpoint.async_save=on")
         self.launch(2, "--set", "save=two", "--set", "checkpoint.async_save=on")
         folder = "two/step-00000012"
@@ -84,7 +84,7 @@ class SameRunTest(RanksTest):
         error = self.launch(3, *two, "--set", "save=three", code=USAGE).err
         self.assertIn(f"{key}: 3 ranks were started, expected a multiple of 2", error)
 
-    def test_another_number_of_ranks_goes_on(self):
+    def test_resumes_on_another_number_of_ranks(self):
         self.run_program("train", self.config, "--set", "save=one")
         stop = ("--set", "save=parts", "--set", "schedule.lr_decay_iters=12", "--set")
         self.launch(2, *stop, "train_iters=4", "--set", "zero_stage=3")
@@ -92,7 +92,7 @@ class SameRunTest(RanksTest):
         self.launch(4, *stop, "train_iters=12", "--set", "zero_stage=2")
         self.assert_same_losses("parts", "one")
 
-    def test_ranks_that_share_products_are_the_run_of_one_process(self):
+    def test_tensor_parallel_ranks_match_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
         two = ("--set", "tensor_parallel_size=2", "--set")
         for ranks, stage in ((2, 0), (4, 0), (4, 3)):
@@ -106,7 +106,7 @@ class SameRunTest(RanksTest):
         self.assert_same_losses("matrices4", "matrices")
         self.check_groups_of_two("tensor_parallel_size")
 
-    def test_ranks_that_share_sequences_are_the_run_of_one_process(self):
+    def test_context_parallel_ranks_match_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
         two = ("--set", "context_parallel_size=2", "--set")
         for ranks, stage, method in ((2, 0, "gather"), (4, 3, "ring")):
@@ -116,7 +116,7 @@ class SameRunTest(RanksTest):
             self.assert_same_losses(run, "one")
         self.check_groups_of_two("context_parallel_size")
 
-    def test_ranks_with_other_experts_are_the_run_of_one_process(self):
+    def test_expert_parallel_ranks_match_one_process(self):
         """Over TCP, with a bias that follows the counts of all ranks, and from one number of expert ranks to another."""
         config = self.make_config(
             train_iters=12, save_interval=4, eval_interval=6, eval_iters=3, micro_batch_size=1, device="cpu", zero_stage=0,
@@ -135,7 +135,7 @@ class SameRunTest(RanksTest):
                                  "save=three", code=USAGE).err
         self.assertIn("expert_parallel_size: 3 ranks were started, expected a multiple of 2", error)
 
-    def test_stages_of_a_pipeline_are_the_run_of_one_process(self):
+    def test_pipeline_stages_match_one_process(self):
         config = json.loads(self.config.read_text())
         config["model"]["num_hidden_layers"] = 4
         self.config.write_text(json.dumps(config))
@@ -162,7 +162,7 @@ class SameRunTest(RanksTest):
         self.assertRegex(plan, r"stage 1 +\. +f0 +b0 +")
         self.assertRegex(plan, r"stage 1 .* w0 ")
 
-    def test_workers_of_local_updates_go_on_and_are_counted(self):
+    def test_local_update_workers_resume_and_are_counted(self):
         local = ("--set", "local_updates.steps=4", "--set", "data_parallel_replicate_size=2",
                  "--set", "schedule.lr_decay_iters=12")
         self.launch(4, *local, "--set", "save=whole")
@@ -181,7 +181,7 @@ class SameRunTest(RanksTest):
         self.assertIn("saved with 2 workers", error)
         self.assertIn("2, as data_parallel_replicate_size", self.run_program("plan", self.config, *local).out)
 
-    def test_workers_with_deltas_in_flight_go_on(self):
+    def test_local_update_workers_resume_with_deltas_in_flight(self):
         options = ("local_updates.steps=4", "local_updates.fragments=2", "local_updates.outer_delay=1",
                    "local_updates.outer_mixing=0.5", "local_updates.outer_delta_dtype=fp4",
                    "data_parallel_replicate_size=2", "zero_stage=0", "save_interval=6")  # a round ends with step 6
@@ -197,7 +197,7 @@ class SameRunTest(RanksTest):
                         for run in ("whole", "parts"))
         self.assertEqual({t["name"]: t["xxh3"] for t in parts}, {t["name"]: t["xxh3"] for t in whole})
 
-    def test_workers_that_compress_momentum_go_on_before_and_after_the_freeze(self):
+    def test_one_bit_workers_resume_before_and_after_the_freeze(self):
         one_bit = ("--set", "optimizer=onebit_adam", "--set", "adam.freeze_step=6", "--set", "data_parallel_replicate_size=2",
                    "--set", "schedule.lr_decay_iters=12")
         self.launch(4, *one_bit, "--set", "zero_stage=2", "--set", "save=whole")
@@ -213,7 +213,7 @@ class SameRunTest(RanksTest):
         self.assertIn("data_parallel_replicate_size: optimizer onebit_adam compresses", error)
         self.assertIn("set it to 4", error)
 
-    def test_documents_masks_questions_and_weights_of_another_run(self):
+    def test_documents_masks_questions_and_initial_weights_match_one_process(self):
         """What a run may have besides tokens is the same on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
         (self.folder / "a.jsonl").write_text("".join(lines))
@@ -238,7 +238,7 @@ class SameRunTest(RanksTest):
                 self.assertEqual(mine["accuracy"], want["accuracy"])
                 self.assertAlmostEqual(mine["loss"], want["loss"], delta=1e-4 * want["loss"])
 
-    def test_a_damaged_checkpoint_of_another_run_is_skipped_by_all(self):
+    def test_damaged_checkpoint_of_another_run_is_skipped_by_all(self):
         """However many ranks look for the weights that a run starts with, and however it is told of them."""
         self.run_program("train", self.config, "--set", "save=source")
         weights = self.folder / "source" / "step-00000012" / "model.safetensors"
@@ -250,7 +250,7 @@ class SameRunTest(RanksTest):
             self.assertEqual(done.err.count("checkpoint skipped: step-00000012"), 1, done.err)
             self.assert_same_losses(run, "one")
 
-    def test_ranks_started_by_hand_meet(self):
+    def test_manually_started_ranks_connect(self):
         for rank, process in enumerate(self.start_ranks(2, "--set", "save=hand")):
             done = self.finish(process)
             self.assertEqual(done.code, DONE, f"rank {rank}: {done}")
@@ -258,7 +258,7 @@ class SameRunTest(RanksTest):
 
 
 class StopTest(RanksTest):
-    def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(self):
+    def test_signal_to_one_rank_stops_all_after_one_checkpoint(self):
         processes = self.start_ranks(2, "--set", "train_iters=100000")
         self.assertTrue(self.wait_for_step(processes[0], 3))
         processes[1].send_signal(signal.SIGUSR1)
@@ -266,14 +266,14 @@ class StopTest(RanksTest):
             self.assertEqual(self.finish(process).code, REQUEUE)
         self.assertEqual(int(self.checkpoints()[-1][5:]), max(self.losses()))
 
-    def test_the_launcher_passes_signals_on(self):
+    def test_launcher_forwards_signals(self):
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
         self.assertTrue(self.wait_for_step(process, 3))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(process).code, REQUEUE)
 
 
-    def test_a_machine_that_stands_still_for_a_while_goes_on(self):
+    def test_temporarily_stopped_machine_continues(self):
         """For longer than a rank may be silent: but nobody was there to miss it."""
         processes = self.start_ranks(2, "--set", "train_iters=1000000", "--set", "save_interval=0", "--set",
                                      "eval_interval=0")
@@ -298,7 +298,7 @@ class FailureTest(RanksTest):
         for part in (f"rank {victim}", *says):
             self.assertIn(part, done.err)
 
-    def test_a_rank_that_is_killed_ends_the_others(self):
+    def test_killed_rank_ends_the_others(self):
         for victim in (0, 1):
             processes = self.start_ranks(3, "--set", "train_iters=100000", "--set", f"save=killed{victim}",
                                          "--set", "global_batch_size=6")
@@ -309,7 +309,7 @@ class FailureTest(RanksTest):
                 if rank != victim:
                     self.expect_lost(process, victim)
 
-    def test_a_rank_that_freezes_is_named_within_the_timeout(self):
+    def test_frozen_rank_is_named_within_the_timeout(self):
         def freeze(turn):
             run = f"frozen{turn}"
             processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "timeouts.heartbeat=3", "--set", f"save={run}")
@@ -324,7 +324,7 @@ class FailureTest(RanksTest):
 
         self.assert_soon(freeze, 7)
 
-    def test_the_launcher_ends_a_frozen_rank_and_says_that_one_was_lost(self):
+    def test_launcher_kills_a_frozen_rank_and_reports_it(self):
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000", "--set",
                              "timeouts.heartbeat=3", "--set", "save_interval=0")
         self.assertTrue(self.wait_for_step(process, 2))
@@ -332,7 +332,7 @@ class FailureTest(RanksTest):
         os.kill(int(ranks[1]), signal.SIGSTOP)
         self.expect_lost(process, 1, "rank 1 is stopped (SIGSTOP)")  # else it has 20 s to end by itself
 
-    def test_a_rank_that_dies_before_it_joins_ends_the_launcher(self):
+    def test_rank_that_dies_before_connecting_ends_the_launcher(self):
         """The others wait for it: the launcher ends them long before timeouts.connect."""
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -351,7 +351,7 @@ class FailureTest(RanksTest):
         self.assertIn("ulimit -n", done.err)
         self.assertNotIn("has not ended by itself", done.err)
 
-    def test_the_error_of_one_rank_is_known_to_all(self):
+    def test_error_of_one_rank_is_reported_by_all(self):
         processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")
         self.assertTrue(self.wait_for_step(processes[0], 1, run="locked"))
         both = self.start_ranks(2, "--set", "save=locked")  # rank 0 does not get the folder's lock
@@ -373,7 +373,7 @@ class FailureTest(RanksTest):
                 return
         self.fail(str(done))
 
-    def test_the_launcher_reports_the_rank_that_failed(self):
+    def test_launcher_reports_the_failed_rank(self):
         self.launch(3, code=USAGE)  # a batch of 4 for 3 ranks
         done = self.launch(2, "--set", "data_parallel_shard_size=3", code=USAGE)
         self.assertIn("do not make the 2 ranks", done.err)
@@ -382,11 +382,11 @@ class FailureTest(RanksTest):
 
 
 class RefusalTest(RanksTest):
-    def test_without_a_common_secret_machines_do_not_meet(self):
+    def test_machines_without_a_common_secret_do_not_connect(self):
         self.refused("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous", "node-1:29500", "--set", "save=",
                      code=USAGE, says=["ATHANOR_SECRET_FILE", "save"])
 
-    def test_half_an_environment(self):
+    def test_incomplete_rank_environment_is_refused(self):
         process = self.start("train", self.config, env={"RANK": "0"})
         done = self.finish(process)
         self.assertEqual(done.code, USAGE)
@@ -412,7 +412,7 @@ class ToolsTest(RanksTest):
         self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
 
     # A step of Muon and NorMuon takes at most 1.05 times AdamW's, by the plan; 524,288 tokens.
-    def test_a_profile_says_what_each_block_waits_for(self):
+    def test_profile_reports_exposed_communication_of_each_block(self):
         parallel = ("--set", "tensor_parallel_size=2", "--set", "context_parallel_size=2", "--set", "eval_interval=0")
         done = self.launch(4, *parallel, "--profile", "profile.json")
         found = {(r["layer"], r["group"], r["collective"]): r for r in self.records() if r["event"] == "communication"}
@@ -431,7 +431,7 @@ class ToolsTest(RanksTest):
         self.launch(2, "--set", "save=without")
         self.assertFalse(any(r["event"] == "communication" for r in self.records("without")))
 
-    def test_plan_of_many_gpus(self):
+    def test_plan_lists_every_number_of_gpus(self):
         config = self.make_config("many.json", global_batch_size=2048, micro_batch_size=1, precision="bf16", device="cpu")
         table = {}
         for stage in (0, 1, 3):

@@ -53,7 +53,7 @@ class SlurmTest(RanksTest):
     def reached_step(self, run, step):
         return lambda job: (self.folder / run / "metrics.jsonl").exists() and max(self.losses(run), default=0) >= step
 
-    def test_nodes_train_as_one_process(self):
+    def test_nodes_match_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
         for script, nodes, tasks in (("one_node.sbatch", 1, 2), ("many_nodes.sbatch", 4, 1)):
             job = self.batch(script, "--set", f"save={script}", nodes=nodes, tasks=tasks)
@@ -79,13 +79,13 @@ class SlurmTest(RanksTest):
         self.assert_same_losses("two", "one")
         self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
 
-    def test_a_name_that_does_not_resolve_is_said_soon(self):
+    def test_unresolvable_host_name_is_reported_early(self):
         done = self.srun("--set", "timeouts.connect=12")  # the virtual nodes have no names that resolve
         self.assertNotEqual(done.returncode, 0)
         said = done.stderr + done.stdout
         self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*trying on")
 
-    def test_signal_requeue_and_resume(self):
+    def test_resumes_after_signal_and_requeue(self):
         """What --signal=USR1@300 does before the limit, done by hand."""
         steps = ("--set", "train_iters=100000", "--set", "save_interval=0", "--set", "eval_interval=0")
         job = self.batch("requeue.sbatch", *steps)
@@ -102,7 +102,7 @@ class SlurmTest(RanksTest):
         self.assertEqual(len(re.findall("User defined signal 1", self.log(job))), 2, self.log(job))
         self.assertEqual(sorted(self.losses()), list(range(1, max(self.losses()) + 1)), "every step once")
 
-    def test_preempted_job_goes_on(self):
+    def test_preempted_job_resumes(self):
         low = self.batch("requeue.sbatch", "--set", "train_iters=100000", "--set", "save_interval=0", "--set", "eval_interval=0")
         self.wait(low, "step 3", self.reached_step("run", 3))
         high = self.batch("many_nodes.sbatch", "--set", "save=high", partition="high")

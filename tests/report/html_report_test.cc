@@ -111,7 +111,7 @@ TEST(RunRecords, SensorsAndPlanRoundTrip) {
   EXPECT_FALSE(run.events[0].planned_inputs.has_value());
 }
 
-TEST(RunRecords, SupersededStepsAreGone) {
+TEST(RunRecords, SupersededStepsAreDropped) {
   RunRecords run;
   for (int64_t s = 1; s <= 9; ++s) run.steps.push_back(at(s, 1));
   run.evals.push_back({.step = 5, .loss = 1});
@@ -120,7 +120,7 @@ TEST(RunRecords, SupersededStepsAreGone) {
   EXPECT_TRUE(run.evals.empty());
 }
 
-TEST(RunRecords, DamageIsCountedAndLeftOut) {
+TEST(RunRecords, DamagedLinesAreCountedAndIgnored) {
   const TempDir dir;
   const std::string good = R"({"event": "step", "step": 1, "loss": 2})";
   put(dir / "metrics.jsonl",
@@ -140,7 +140,7 @@ TEST(RunRecords, DamageIsCountedAndLeftOut) {
   EXPECT_THROW(read_run(dir / "absent"), Error);
 }
 
-TEST(RunRecords, AnErrorEndsARun) {
+TEST(RunRecords, ErrorEndsARun) {
   RunRecords run;
   EXPECT_TRUE(parse_record(R"({"event": "step", "step": 4, "eta_seconds": 3})", run));
   EXPECT_FALSE(run.ended());
@@ -153,7 +153,7 @@ TEST(RunRecords, AnErrorEndsARun) {
   EXPECT_FALSE(run.ended()) << "it goes on";
 }
 
-TEST(RunRecords, ConfigurationBecomesLines) {
+TEST(RunRecords, ConfigIsFlattenedToDottedKeys) {
   const TempDir dir;
   put(dir / "metrics.jsonl", "");
   put(dir / "config.resolved.json", R"({"model": {"hidden_size": 64}, "train_data": ["a", "b"], "save": "r\"u"})");
@@ -165,7 +165,7 @@ TEST(RunRecords, ConfigurationBecomesLines) {
   EXPECT_TRUE(run.environment.empty());
 }
 
-TEST(Report, HasWhatItPromises) {
+TEST(Report, ContainsEveryChartAndTable) {
   RunRecords run = sample("first", 50);
   run.config = {{"learning_rate", "0.001"}};
   run.environment = {{"cpu_model", "A processor"}};
@@ -180,7 +180,7 @@ TEST(Report, HasWhatItPromises) {
   EXPECT_NE(html_report(std::vector{run}, {.refresh_seconds = 5}).find("content=\"5\""), page.npos);
 }
 
-TEST(Report, MemoryByKindAndSensorsWhereThereAreAny) {
+TEST(Report, ShowsMemoryByKindAndSensorsIfRecorded) {
   RunRecords run = sample("a", 10);
   const std::string without = html_report(std::vector{run});
   for (const char* part : {"GPU power", "GPU temperature", "GPU clock", "Where the memory goes"})
@@ -212,7 +212,7 @@ std::string from_base64(std::string_view text) {
 }
 
 // A browser that keeps to the page's policy applies its style sheet and runs its script, and nothing else.
-TEST(Report, ThePolicyAllowsWhatHasItsHash) {
+TEST(Report, ContentSecurityPolicyAllowsOnlyHashedContent) {
   const std::string page = html_report(std::vector{sample("a", 30)});
   EXPECT_EQ(page.find("unsafe-inline"), page.npos);
   EXPECT_EQ(page.find(" style=\""), page.npos) << "style attributes have no hash";
@@ -226,7 +226,7 @@ TEST(Report, ThePolicyAllowsWhatHasItsHash) {
   }
 }
 
-TEST(Report, SeveralRunsSideBySide) {
+TEST(Report, ComparesSeveralRuns) {
   RunRecords a = sample("a", 10), b = sample("b", 20);
   a.config = {{"lr", "1"}, {"same", "x"}};
   b.config = {{"lr", "2"}, {"same", "x"}};
@@ -236,7 +236,7 @@ TEST(Report, SeveralRunsSideBySide) {
   EXPECT_LT(page.find("<th>lr</th><td>1</td><td>2</td>"), page.find("Common to all runs: 1 keys"));
 }
 
-TEST(Report, HostileTextStaysText) {
+TEST(Report, HostileTextIsEscaped) {
   const std::string evil = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;";
   RunRecords run = sample(evil, 5);
   run.config = {{evil, evil}};
@@ -252,7 +252,7 @@ TEST(Report, HostileTextStaysText) {
   EXPECT_EQ(scripts, 1u);
 }
 
-TEST(Report, ManyStepsStaySmallAndKeepTheirExtremes) {
+TEST(Report, ManyStepsAreDownsampledKeepingExtremes) {
   RunRecords run = sample("long", 200000);
   EXPECT_LT(html_report(std::vector{run}).size(), 400000u);
   Chart chart{.title = "t", .unit = {}, .note = {}, .lines = {{.label = "l", .color = 0, .x = {}, .y = {}}}};
@@ -266,7 +266,7 @@ TEST(Report, ManyStepsStaySmallAndKeepTheirExtremes) {
   EXPECT_NE(html.find("data-y1=\"2."), html.npos) << "one step in a hundred thousand is seen: " << html.substr(0, 400);
 }
 
-TEST(Report, NoisyCurvesHaveARunningMean) {
+TEST(Report, NoisyCurvesGetARunningMean) {
   const auto page_of = [](int64_t steps) { return html_report(std::vector{sample("run", steps)}); };
   const std::string many = page_of(400), few = page_of(99);
   EXPECT_NE(many.find("class=\"raw c0\""), many.npos);
@@ -275,7 +275,7 @@ TEST(Report, NoisyCurvesHaveARunningMean) {
   EXPECT_EQ(few.find("running mean"), few.npos);
 }
 
-TEST(RunningMean, AveragesNeighboursThatAreFinite) {
+TEST(RunningMean, AveragesFiniteNeighbours) {
   EXPECT_EQ(running_mean({1, 2, 6, 4}, 3), (std::vector<double>{1.5, 3, 4, 5}));
   const std::vector<double> gap = running_mean({1, NAN, 3, INFINITY}, 3);
   EXPECT_EQ(gap[0], 1);
@@ -297,7 +297,7 @@ TEST(RunningMean, AveragesNeighboursThatAreFinite) {
   }
 }
 
-TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
+TEST(Report, HandlesEmptyAndNonFiniteSeries) {
   const auto draw = [](std::vector<double> y) {
     Chart chart{.title = "t", .unit = {}, .note = {}, .lines = {{.label = "l", .color = 0, .x = {}, .y = y}}};
     for (size_t i = 0; i < y.size(); ++i) chart.lines[0].x.push_back(double(i));
@@ -325,7 +325,7 @@ TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
   EXPECT_NE(html_report(std::vector{empty}).find("starting"), std::string::npos);
 }
 
-TEST(Report, ShowsQuantizationOfRunsThatHaveIt) {
+TEST(Report, ShowsQuantizationStatisticsIfRecorded) {
   std::vector<RunRecords> runs = {sample("low precision", 3)};
   EXPECT_EQ(html_report(runs).find("Rounding to 8 bits"), std::string::npos);
   runs[0].quantized = {

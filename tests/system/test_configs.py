@@ -105,7 +105,7 @@ def add_tests():
 
 
 class RecipeScriptTest(unittest.TestCase):
-    def test_recipes_are_those_of_the_script(self):
+    def test_recipes_match_the_generator_script(self):
         subprocess.run([sys.executable, ROOT / "scripts" / "make_recipes.py", "--check"], check=True)
 
 
@@ -115,7 +115,7 @@ add_tests()
 class PlanTest(SystemTest):
     """`plan` of the shipped sizes, unshrunk: no data is needed and no memory is taken."""
 
-    def test_plan_says_what_a_full_size_run_needs(self):
+    def test_plan_reports_the_memory_of_a_full_size_run(self):
         done = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--set", "micro_batch_size=1",
                                 "--set", "memory_limit_gib=1000", code=DONE)
         self.assertIn("124M", done.out)
@@ -129,7 +129,7 @@ class PlanTest(SystemTest):
         whole = ["--set", "master_weights=fp32", "--set", "adam.exp_avg_dtype=fp32", "--set", "adam.exp_avg_sq_dtype=fp32"]
         self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", limit, *whole, code=USAGE)
 
-    def test_plan_of_a_run_that_cannot_fit_says_so(self):
+    def test_plan_reports_a_run_that_cannot_fit(self):
         done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", "memory_limit_gib=4",
                                 code=USAGE)
         self.assertIn("may be used", done.err)

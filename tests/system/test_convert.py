@@ -46,7 +46,7 @@ class FolderTest(SystemTest):
             self.assertEqual(tensors_of(self.folder / f"{name}-out"),
                              read_safetensors(GOLDEN / name / "model.safetensors"))
 
-    def test_checkpoint_of_a_run_becomes_bf16(self):
+    def test_checkpoint_of_a_run_is_exported_in_bf16(self):
         self.run_program("train", self.make_config(train_iters=4, schedule={"lr_warmup_iters": 1}))
         self.run_program("export", "run", "out", "--dtype", "bf16")
         config = json.loads((self.folder / "out" / "config.json").read_text())
@@ -56,7 +56,7 @@ class FolderTest(SystemTest):
         done = self.run_program("export", "run", "out", code=USAGE)
         self.assertIn("out: exists already", done.err)
 
-    def test_fp8_as_other_readers_see_it(self):
+    def test_fp8_exports_decode_within_half_a_step(self):
         """Codes and scales, decoded by the formats' own rules, are the weights within half a step of E4M3."""
         self.run_program("import", GOLDEN / "llama", "in")
         plain = {name: struct.unpack(f"<{len(data) // 4}f", data) for name, (_, _, data) in tensors_of(self.folder / "in").items()}
@@ -89,7 +89,7 @@ class FolderTest(SystemTest):
         self.run_program("import", GOLDEN / "gpt2", "gpt2")
         self.refused("export", "gpt2", "x", "--dtype", "fp8_block", code=USAGE, says=["gpt2", "FP8"])
 
-    def test_gpt2_in_nf4_is_stored_as_outputs_by_inputs_and_read_back(self):
+    def test_gpt2_nf4_weights_are_stored_as_outputs_by_inputs_and_round_trip(self):
         self.run_program("export", GOLDEN / "gpt2", "nf4", "--dtype", "nf4_single")
         self.run_program("export", "nf4", "again", "--dtype", "nf4_single")
         self.assertEqual(tensors_of(self.folder / "nf4"), tensors_of(self.folder / "again"))
@@ -106,7 +106,7 @@ class FolderTest(SystemTest):
             for j in range(outputs):  # the widest gap of the table is 0.304
                 self.assertLessEqual(abs(want[i * outputs + j] - got[i * outputs + j]), 0.153 * absmax[(j * inputs + i) // 64])
 
-    def test_weights_in_int8_are_near_and_on_the_cpu(self):
+    def test_int8_weights_keep_the_loss(self):
         self.run_program("train", self.make_config(train_iters=40, schedule={"lr_warmup_iters": 2}))
         loss = lambda *more: json.loads(self.run_program("eval", "run", "--data", "data/*.bin", "--samples", "8", "--json",
                                                          *more).out)["loss"]
@@ -116,7 +116,7 @@ class FolderTest(SystemTest):
         self.assertAlmostEqual(plain, apart, delta=5e-3)
         self.refused("eval", "run", "--weights", "int4", code=USAGE, says=["int4", "llm_int8"])
 
-    def test_init_from_starts_where_the_weights_are(self):
+    def test_init_from_starts_at_the_loss_of_the_weights(self):
         self.run_program("train", self.make_config(train_iters=60, learning_rate=3e-3))
         last = self.losses()[60]
         config = json.loads(self.make_config(save="second", train_iters=3, schedule={"lr_warmup_iters": 1}).read_text())
@@ -156,7 +156,7 @@ class FolderTest(SystemTest):
             self.refused("export", "in-0.25", f"out-{form}", "--format", form, code=USAGE,
                          says=["model.final_logit_softcapping is 0.25", "llama has none in transformers and llama.cpp"])
 
-    def test_models_that_are_not_supported_are_named(self):
+    def test_unsupported_models_are_named(self):
         def refused(*says, **changes):
             shutil.rmtree(self.folder / "model", ignore_errors=True)
             shutil.copytree(GOLDEN / "llama", self.folder / "model")
@@ -186,13 +186,13 @@ class FolderTest(SystemTest):
         self.assertIn("files must lie in the folder itself", done.err)
         self.assertFalse((self.folder / "out").exists())
 
-    def test_logits_have_the_shape_that_was_asked_for(self):
+    def test_logits_have_the_requested_shape(self):
         self.run_program("logits", GOLDEN / "qwen3", "l.safetensors", "--batch", "3", "--seq-length", "21")
         ours = read_safetensors(self.folder / "l.safetensors")
         self.assertEqual(ours["logits"][:2], ("F32", [3, 21, 89]))
         self.assertEqual(ours["tokens"][:2], ("I32", [3, 21]))
 
-    def test_transformers_computes_the_same(self):
+    def test_transformers_computes_the_same_logits(self):
         if not python_has("transformers", "torch", "safetensors"):
             self.skipTest("no transformers in ATHANOR_PYTHON")
         done = subprocess.run([PYTHON, ROOT / "scripts" / "check_exchange.py", "--program", self.program],
@@ -227,7 +227,7 @@ print(json.dumps(dequantize(quantize(x, kind), kind).reshape(-1).tolist()))
 class PeftTest(SystemTest):
     """Adapters of a run, opened by the peft package, and back. Needs peft and transformers in ATHANOR_PYTHON."""
 
-    def test_logits_are_those_of_peft(self):
+    def test_logits_match_peft(self):
         if not python_has("torch", "transformers", "peft"):
             self.skipTest(f"{PYTHON} has no torch, transformers and peft (set ATHANOR_PYTHON)")
         for model, variant in (("gpt2", "lora"), ("llama", "rslora"), ("qwen2", "lora"), ("gpt2", "dora"), ("qwen2", "dora")):
@@ -255,7 +255,7 @@ class PeftTest(SystemTest):
 class BitsandbytesTest(SystemTest):
     """Folders in NF4, compared with bitsandbytes. Needs bitsandbytes and transformers in ATHANOR_PYTHON."""
 
-    def test_bytes_and_logits_are_those_of_bitsandbytes(self):
+    def test_bytes_and_logits_match_bitsandbytes(self):
         if not python_has("torch", "transformers", "bitsandbytes", "accelerate"):
             self.skipTest(f"{PYTHON} has no torch, transformers, bitsandbytes and accelerate (set ATHANOR_PYTHON)")
         size = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -296,7 +296,7 @@ class GgufTest(SystemTest):
         self.run_program("export", GOLDEN / name, f"{name}.gguf", "--format", "gguf", *more)
         return self.read(f"{name}.gguf")
 
-    def test_values_of_every_family(self):
+    def test_every_family_exports_its_values_and_fields(self):
         for name, arch in (("gpt2", "gpt2"), ("llama", "llama"), ("llama3", "llama"), ("mistral", "llama"),
                            ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("mixtral", "llama"), ("qwen3_moe", "qwen3moe"),
                            ("olmoe", "olmoe")):
@@ -353,14 +353,14 @@ class GgufTest(SystemTest):
             self.assertEqual(tuple(got[row * columns:(row + 1) * columns]),
                              values[origin * columns:(origin + 1) * columns], f"row {row}")
 
-    def test_rope_factors_of_llama3(self):
+    def test_llama3_exports_rope_factors(self):
         factors = self.export("llama3")["tensors"]["rope_freqs.weight"]["values"]
         self.assertEqual(len(factors), 6)
         self.assertEqual(factors[0], 1.0)
         self.assertEqual(factors[-1], 8.0)
         self.assertTrue(all(a <= b for a, b in zip(factors, factors[1:])), factors)
 
-    def test_types(self):
+    def test_exports_every_float_type(self):
         for dtype, kind, tolerance in (("f16", "F16", 1e-3), ("bf16", "BF16", 8e-3), ("f32", "F32", 0)):
             (self.folder / "gpt2.gguf").unlink(missing_ok=True)
             got = self.export("gpt2", "--dtype", dtype)["tensors"]
@@ -370,7 +370,7 @@ class GgufTest(SystemTest):
             for a, b in zip(got["token_embd.weight"]["values"], self.golden("gpt2")["transformer.wte.weight"][1]):
                 self.assertLessEqual(abs(a - b), tolerance * abs(b) + 1e-7)
 
-    def test_blocks_have_the_values_of_the_gguf_package(self):
+    def test_blocks_match_the_gguf_package(self):
         shape, values = self.golden("qwen3")["model.layers.0.mlp.up_proj.weight"]
         rows = json.dumps([values[r * shape[1]:(r + 1) * shape[1]] for r in range(shape[0])])
         for dtype in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
@@ -433,7 +433,7 @@ class GgufTest(SystemTest):
                            (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"])):
             self.refused("export", llama, "x", *more, code=USAGE, says=says)
 
-    def test_tokenizers(self):
+    def test_exports_tokenizers(self):
         for name, pre in (("llama3.json", "llama-bpe"), ("gpt2.json", "gpt-2"), ("qwen2.json", "qwen2")):
             source = json.loads((FIXTURES / name).read_text())
             vocab = dict(source["model"]["vocab"])
@@ -459,7 +459,7 @@ class GgufTest(SystemTest):
                                                    model={"vocab_size": vocab_size}))
         self.run_program("export", "run", folder)
 
-    def test_bytes_are_a_vocabulary_too(self):
+    def test_exports_the_byte_vocabulary(self):
         (self.folder / "text.txt").write_text("some text " * 10000)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
         self.run_program("train", self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0}))

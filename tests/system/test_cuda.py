@@ -38,7 +38,7 @@ class CudaTest(SystemTest):
 
 
 class TrainingTest(CudaTest):
-    def test_losses_are_those_of_the_cpu(self):
+    def test_losses_match_the_cpu(self):
         for family in ({}, LLAMA):
             for precision, tolerance in TOLERANCE.items():
                 kind = family.get("model_type", "gpt2")
@@ -49,7 +49,7 @@ class TrainingTest(CudaTest):
                     for step, loss in here.items():
                         self.assertAlmostEqual(loss, there[step], delta=tolerance * there[step], msg=f"step {step}")
 
-    def test_graphs_and_recomputation_change_no_bit(self):
+    def test_graphs_and_recomputation_are_bit_exact(self):
         plain = self.curve("plain", precision="bf16", cuda_graph=False)
         for recompute in ("none", "selective", "full"):
             for graph in (True, False):
@@ -58,7 +58,7 @@ class TrainingTest(CudaTest):
                 self.assertEqual(plain, other, save)
                 self.assertEqual(self.weights("plain"), self.weights(save), save)
 
-    def test_a_resumed_run_repeats_the_bits(self):
+    def test_resumed_run_is_bit_exact(self):
         whole = self.curve("whole", precision="bf16", model=LLAMA)
         config = self.config("stopped.json", save="stopped", precision="bf16", model=LLAMA)
         self.run_program("train", config, "--set", "exit_duration_in_mins=1e-9", code=REQUEUE)
@@ -81,7 +81,7 @@ class TrainingTest(CudaTest):
                 failed = self.run_program(*words, code=ERROR, env={"EMULATED_FAILURE": "cudaMalloc:1:2"})
                 self.assertIn("bytes asked", failed.err)
 
-    def test_choices_are_kept_and_come_back(self):
+    def test_autotuning_choices_are_cached_and_restored(self):
         tried = {"precision": "bf16", "autotune_seconds": 600, "tuning_cache": "cache",
                  "model": {"hidden_size": 64, "max_position_embeddings": 32}}
         first = self.run_program("train", self.config("one.json", save="one", **tried))
@@ -99,7 +99,7 @@ class TrainingTest(CudaTest):
         damaged = self.run_program("train", self.config("two.json", save="two", **tried))
         self.assertIn("is not used", damaged.err)
 
-    def test_benches_and_checks_run_the_products_that_training_runs(self):
+    def test_benches_and_checks_run_the_gemms_of_training(self):
         config = self.config(precision="bf16", autotune_seconds=1, tuning_cache="cache", global_batch_size=2,
                              attention="builtin")
         first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
@@ -110,7 +110,7 @@ class TrainingTest(CudaTest):
         self.assertIn("\nattention: ", again.out)
         self.assertRegex(again.err, r"GEMMs: \d+ different ones, \d+ tried")
 
-    def test_bench_products_lists_products_of_codes(self):
+    def test_bench_gemms_lists_quantized_gemms(self):
         config = self.config(precision="fp8_blockwise", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
         self.assertEqual((found["rates"]["quantized"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
@@ -123,14 +123,14 @@ class TrainingTest(CudaTest):
         text = self.run_program("bench", "gemm", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
         self.assertIn(", of dequantized values 53.3T", text)
 
-    def test_bench_products_lists_products_within_epilogues(self):
+    def test_bench_gemms_lists_gemms_with_fused_epilogues(self):
         config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
         for p in found["gemms"]:
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
         self.assertTrue(any(p["within"] for p in found["gemms"] if not p["launches"]), "epilogues in parts")
 
-    def test_the_first_record_tells_whose_attention_and_why(self):
+    def test_first_record_names_the_attention_implementation_and_reason(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}
         documents = {"documents": {"reset_attention_mask": True, "eod_token_id": 0}}
         for i, (changes, words) in enumerate(((dict(attention="builtin"), "by the program's own kernels: as configured"),
@@ -144,7 +144,7 @@ class TrainingTest(CudaTest):
                 self.assertIn(f"attention: forward {words}; backward {words}", text)
 
     @unittest.skipUnless(ON_EMULATOR, "libraries of a real machine stay where they are")
-    def test_a_missing_library_ends_training_and_leaves_the_rest_to_the_cpu(self):
+    def test_missing_library_ends_training_but_not_cpu_commands(self):
         environment = dict(os.environ, EMULATED_CUBLASLT="none")
         config = self.config(device="auto", save="run")
         done = self.run_program("train", config, code=ERROR, env=environment)
@@ -153,7 +153,7 @@ class TrainingTest(CudaTest):
         self.assertIn("using the CPU, although there is a GPU; cuBLASLt", plan.err)
         self.run_program("plan", self.config("cuda.json"), code=ERROR, env=environment)
 
-    def test_attention_of_cudnn_follows_the_programs_own(self):
+    def test_cudnn_attention_follows_the_builtin_kernels(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}
         own = self.curve("own", precision="bf16", model=model, attention="builtin")
         other = self.curve("cudnn", precision="bf16", model=model, attention="cudnn")
@@ -168,7 +168,7 @@ class TrainingTest(CudaTest):
 
 @unittest.skipUnless(ON_EMULATOR, "what the emulated GPU's sensors say is known")
 class SensorTest(CudaTest):
-    def test_power_temperature_and_clocks_of_every_step(self):
+    def test_every_step_records_power_temperature_and_clocks(self):
         self.curve("run")
         for step in [r for r in self.records() if r["event"] == "step"]:
             sensors = ("gpu_watts", "gpu_celsius", "gpu_sm_mhz", "gpu_memory_mhz", "gpu_throttle")
@@ -178,7 +178,7 @@ class SensorTest(CudaTest):
         for part in ("GPU power", "GPU temperature", "GPU clock", "Where the memory goes", "activations"):
             self.assertIn(part, page)
 
-    def test_heat_is_an_alarm_and_the_power_limit_is_none(self):
+    def test_thermal_throttling_warns_and_the_power_limit_does_not(self):
         alarms = lambda: [r["text"] for r in self.records() if r["event"] == "warn"]
         self.run_program("train", self.config(), env={"EMULATED_THROTTLE": "0x44"})
         self.assertEqual([a for a in alarms() if "GPU clocks" in a],
@@ -188,7 +188,7 @@ class SensorTest(CudaTest):
         self.assertEqual([r for r in records if r["event"] == "warn" and "GPU clocks" in r["text"]], [])
         self.assertEqual([r["gpu_throttle"] for r in records if r["event"] == "step"], [4] * 6)
 
-    def test_without_nvml_the_run_is_the_same_and_silent(self):
+    def test_missing_nvml_changes_nothing_and_prints_nothing(self):
         there = self.curve("there")
         config = self.config("without.json", save="without")
         quiet = self.run_program("train", config, env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
@@ -211,7 +211,7 @@ class ProfileTest(CudaTest):
         table = out[out.index("op, per step"):]
         return {line.split()[0]: line.split() for line in table.splitlines()[1:] if line[:1] not in (" ", "")}
 
-    def test_kernels_of_replayed_graphs_are_in_table_and_trace(self):
+    def test_table_and_trace_contain_kernels_of_replayed_graphs(self):
         plain = self.curve("plain", eval_interval=3, eval_iters=1)
         done, trace = self.profile()
         self.assertEqual(self.losses("run"), plain, "a profile changes no bit")
@@ -225,7 +225,7 @@ class ProfileTest(CudaTest):
         self.assertLessEqual({"gemm", "adamw", "attention_bwd", "[copy]"}, names)
         self.assertIn("cublasLtMatmul", kernels)
 
-    def test_without_cupti_ops_are_timed_by_events_and_that_is_said(self):
+    def test_missing_cupti_falls_back_to_events_and_is_reported(self):
         plain = self.curve("plain", eval_interval=3, eval_iters=1)
         for kind, why in (("none", "libcupti.so.13 is nowhere"), ("old", "version 12.8.0")):
             done, trace = self.profile(save=kind, EMULATED_CUPTI=kind)
@@ -236,11 +236,11 @@ class ProfileTest(CudaTest):
             self.assertGreater(float(self.rows(done.out)["gemm"][5]), 0)
             self.assertIn("gemm", {e["name"] for e in trace})
 
-    def test_lost_records_are_told(self):
+    def test_lost_records_are_reported(self):
         done, _ = self.profile(EMULATED_CUPTI="full")
         self.assertRegex(done.out, r"[0-9]+ records of activities were lost: times are too low")
 
-    def test_a_failing_call_ends_the_profile_and_not_the_run(self):
+    def test_failing_call_ends_the_profile_and_not_the_run(self):
         done, _ = self.profile(EMULATED_FAILURE="cuptiActivityFlushAll:5:999")
         self.assertIn("CUPTI: cuptiActivityFlushAll: CUPTI_ERROR_UNKNOWN (999)", done.err)
         self.assertIn("times: events around every op", done.out)
@@ -258,16 +258,16 @@ class FailureTest(CudaTest):
         for part in says:
             self.assertIn(part, done.err, str(done))
 
-    def test_no_gpu(self):
+    def test_missing_gpu_is_refused_unless_device_is_auto(self):
         self.fails(["device cuda", "no GPU"], code=USAGE, EMULATED_GPU="none")
         self.run_program("train", self.config(device="auto"), env={"EMULATED_GPU": "none"}, code=DONE)
         self.assertIn("the driver sees no GPU", self.run_program("devices", env={"EMULATED_GPU": "none"}).out)
 
-    def test_memory_that_does_not_suffice(self):
+    def test_insufficient_memory_is_refused(self):
         self.fails(["memory", "Largest parts"], code=USAGE, EMULATED_MEMORY_MIB="1",
                    config=self.config(runtime_reserve_mib=0))
 
-    def test_allocation_that_fails_although_planned(self):
+    def test_failed_planned_allocation_is_reported(self):
         self.fails(["bytes asked", "smaller micro-batch"], EMULATED_FAILURE="cudaMalloc:1:2")
 
     def test_failing_launch_is_named_and_leaves_the_checkpoint(self):
@@ -300,7 +300,7 @@ class ManyRanksTest(CudaTest):
                                     MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
                 for r in range(2)]
 
-    def test_every_stage_is_the_run_of_one_rank(self):
+    def test_every_zero_stage_matches_one_rank(self):
         self.run_program("train", self.config(save="one"))
         want = self.losses("one")
         for stage in range(4):
@@ -316,7 +316,7 @@ class ManyRanksTest(CudaTest):
         self.run_program("train", self.config(save="stage3", zero_stage=3, train_iters=7))
         self.assertEqual(max(self.losses("stage3")), 7)
 
-    def test_ranks_that_share_products_or_sequences_are_the_run_of_one(self):
+    def test_tensor_and_context_parallel_ranks_match_one_rank(self):
         self.run_program("train", self.config(save="one", eval_interval=3, eval_iters=2))
         want = self.losses("one")
         for key, more in (("tensor_parallel_size", {}), ("tensor_parallel_size", {"sequence_parallel": True}),
@@ -335,7 +335,7 @@ class ManyRanksTest(CudaTest):
         self.run_program("train", self.config(save="tensor_parallel_size", train_iters=7))
         self.assertEqual(max(self.losses("tensor_parallel_size")), 7)
 
-    def test_a_rank_that_is_killed_ends_the_other(self):
+    def test_killed_rank_ends_the_other(self):
         for victim, key in ((0, "data_parallel_shard_size"), (1, "data_parallel_shard_size"),
                             (1, "tensor_parallel_size"), (0, "context_parallel_size")):
             run = f"killed{victim}-{key}"
@@ -348,7 +348,7 @@ class ManyRanksTest(CudaTest):
             self.assertRegex(
                 done.err, rf"rank {victim} \(\S+\) is gone.*; rank {1 - victim} \(\S+\) (was )?at step \d+, ")
 
-    def test_a_rank_that_freezes_is_named_within_the_timeout(self):
+    def test_frozen_rank_is_named_within_the_timeout(self):
         processes = self.start_ranks()
         self.assertTrue(self.wait_for_step(processes[0], 3))
         processes[1].send_signal(signal.SIGSTOP)
@@ -364,7 +364,7 @@ class ManyRanksTest(CudaTest):
         self.launch(self.config(train_iters=2, schedule={"lr_decay_iters": 2}), EMULATED_GPUS="1",
                     NCCL_MULTI_RANK_GPU_ENABLE="1")
 
-    def test_what_fails_at_the_start_is_named(self):
+    def test_startup_failures_are_named(self):
         done = self.launch(self.config(), EMULATED_NCCL="none", code=ERROR)
         self.assertIn("libnccl2", done.err)
         done = self.launch(self.config(), EMULATED_FAILURE="ncclCommInitRank:1:2", code=PEER_LOST)

@@ -81,7 +81,7 @@ class FullDiskTest(SystemTest):
 
 
 class ReadOnlyFolderTest(SystemTest):
-    def test_save_folder_that_cannot_be_written(self):
+    def test_unwritable_save_folder_is_refused(self):
         config = self.make_config(save="closed/run")
         closed = self.folder / "closed"
         closed.mkdir()
@@ -91,7 +91,7 @@ class ReadOnlyFolderTest(SystemTest):
             self.program = shutil.copy(PROGRAM, self.folder)
         self.refused("train", config, code=ERROR, says=["closed/run", "Permission denied"], preexec=become)
 
-    def test_save_folder_is_a_file(self):
+    def test_file_as_save_folder_is_refused(self):
         config = self.make_config(save="taken")
         (self.folder / "taken").write_text("a file\n")
         self.refused("train", config, code=ERROR, says=["taken"])
@@ -113,11 +113,11 @@ class DamagedCheckpointTest(SystemTest):
         self.assertIn("from run/step-00000050", done.out)
         self.assertTrue((self.newest / "model.safetensors").read_bytes() == self.expected)
 
-    def test_truncated(self):
+    def test_truncated_checkpoint_is_skipped(self):
         os.truncate(self.newest / "optimizer.safetensors", 1000)
         self.assert_skipped("optimizer.safetensors")
 
-    def test_one_byte_changed(self):
+    def test_checkpoint_with_a_changed_byte_is_skipped(self):
         data = bytearray(self.expected)
         data[len(data) // 2] ^= 1
         (self.newest / "model.safetensors").write_bytes(data)
@@ -125,28 +125,28 @@ class DamagedCheckpointTest(SystemTest):
         self.assertIn("model.safetensors", verified.err)
         self.assert_skipped("model.safetensors")
 
-    def test_file_missing(self):
+    def test_checkpoint_with_a_missing_file_is_skipped(self):
         (self.newest / "state.json").unlink()
         self.assert_skipped("state.json")
 
-    def test_manifest_missing(self):
+    def test_checkpoint_without_manifest_is_skipped(self):
         (self.newest / "manifest.json").unlink()
         self.assert_skipped("manifest.json")
 
-    def test_damaged_checkpoint_asked_for_by_name_is_refused(self):
+    def test_damaged_checkpoint_named_explicitly_is_refused(self):
         os.truncate(self.newest / "model.safetensors", 1000)
         done = self.run_program("train", self.config, "--load", "run/step-00000060", code=ERROR)
         self.assertIn("not a whole checkpoint", done.err)
         self.assertIn("model.safetensors", done.err)
 
-    def test_list_tells_which_is_whole(self):
+    def test_list_reports_which_checkpoints_are_intact(self):
         os.truncate(self.newest / "model.safetensors", 1000)
         lines = self.run_program("checkpoint", "list", "run").out.splitlines()
         self.assertEqual(len(lines), 6)
         self.assertIn("model.safetensors", lines[-1])
         self.assertTrue(all(line.endswith("present") for line in lines[:-1]), lines)
 
-    def test_every_reader_checks_what_it_reads(self):
+    def test_every_reader_verifies_checksums(self):
         data = bytearray(self.expected)
         data[len(data) // 2] ^= 1
         (self.newest / "model.safetensors").write_bytes(data)
@@ -177,7 +177,7 @@ class SharedFolderTest(SystemTest):
         first.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(first).code, REQUEUE)
 
-    def test_lock_of_a_killed_run_does_not_stay(self):
+    def test_lock_of_a_killed_run_is_released(self):
         config = self.make_config()
         process = self.start("train", config, "--set", "train_iters=1000000", "--set", "save_interval=0")
         self.assertTrue(self.wait_for_step(process, 1))

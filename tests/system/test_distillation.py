@@ -3,7 +3,7 @@ from harness import ERROR, ROOT, USAGE, SystemTest
 
 
 class DistillationTest(SystemTest):
-    def test_a_student_learns_from_a_run_and_resumes_exactly(self):
+    def test_student_learns_from_a_run_and_resumes_exactly(self):
         config = self.make_config(train_iters=6)
         self.run_program("train", config, "--set", "save=teacher")
         student = ["train", config, "--set", "model.hidden_size=16", "--set", "model.intermediate_size=24", "--set",
@@ -22,7 +22,7 @@ class DistillationTest(SystemTest):
         self.assertIn("teacher", out)
         self.run_program("eval", "whole", "--data", "data/text_val_000000.bin")  # needs no teacher
 
-    def test_teachers_that_cannot_teach_are_refused_before_the_first_step(self):
+    def test_incompatible_teachers_are_refused_before_the_first_step(self):
         config = self.make_config(train_iters=6)
         self.run_program("train", config, "--set", "save=teacher")
         for changes, says in [
@@ -43,7 +43,7 @@ class DistillationTest(SystemTest):
         out = self.run_program(*launch, "cache-logits", config, "teacher", "--set", f"distillation.teacher_logits={folder}", *flags)
         return ["train", config, "--set", f"distillation.teacher_logits={folder}"], out
 
-    def test_all_cached_logits_teach_like_the_teacher_and_resume_exactly(self):
+    def test_cached_full_logits_match_the_teacher_and_resume_exactly(self):
         config = self.make_config(train_iters=6, distillation={"temperature": 2}, learning_rate=0.01)
         student, _ = self.cache(config, "--top-k", "257", "--dtype", "f32")
         student += ["--set", "seed=7"]  # other weights and another order of the data
@@ -63,7 +63,7 @@ class DistillationTest(SystemTest):
         self.run_program(*student, "--set", "save=parts")
         self.assertEqual(self.losses("parts"), self.losses("whole"))
 
-    def test_the_largest_logits_are_made_once_and_go_on_where_they_stopped(self):
+    def test_top_logits_cache_is_built_once_and_resumes(self):
         config = self.make_config(train_iters=6)
         student, out = self.cache(config, "--top-k", "8", ranks=2)
         self.assertIn("the 8 largest of 257 logits", out.out)
@@ -82,7 +82,7 @@ class DistillationTest(SystemTest):
         shard.write_bytes(before[:100] + bytes([before[100] ^ 1]) + before[101:])
         self.refused(*student, "--set", "save=other", "--set", "train_iters=100", code=ERROR, says="checksum")
 
-    def test_vocabularies_that_share_ids_are_compared_over_these_alone(self):
+    def test_divergence_covers_only_shared_token_ids(self):
         config = self.make_config(train_iters=6)
         self.cache(config, "--top-k", "4")
         more = ["--set", "model.vocab_size=300", "--set", "distillation.teacher_logits=more"]
@@ -92,7 +92,7 @@ class DistillationTest(SystemTest):
         steps = [record for record in self.records("wider") if record["event"] == "step"]
         self.assertGreater(steps[0]["distill_loss"], 0)
 
-    def test_a_teacher_of_another_tokenizer_teaches_where_tokens_end_with_the_runs(self):
+    def test_teacher_with_another_tokenizer_teaches_at_common_token_ends(self):
         text = self.folder / "text.txt"
         text.write_text("The quick brown fox jumps over the lazy dog, and then it sleeps.\n" * 60)
         tokenizer = ROOT / "tests/tokenizer/fixtures/gpt2.json"
@@ -114,7 +114,7 @@ class DistillationTest(SystemTest):
         steps = [record for record in self.records("student") if record["event"] == "step"]
         self.assertTrue(all(step["distill_loss"] > 0 for step in steps))
 
-    def test_logits_of_something_else_are_refused_before_the_first_step(self):
+    def test_logits_of_other_data_are_refused_before_the_first_step(self):
         config = self.make_config(train_iters=6)
         student, _ = self.cache(config, "--top-k", "4")
         self.make_data("others", tokens=5000)

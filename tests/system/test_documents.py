@@ -157,7 +157,7 @@ class Documents(SystemTest):
             for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", command.partition("#")[0]):
                 self.assertIn(flag, text, command)
 
-    def test_every_command(self):
+    def test_every_documented_command_runs(self):
         self.make_clone()
         unused, ran = {pattern for pattern, _ in NOT_RUN}, 0
         mine = self.folder / "mine.json"
@@ -186,21 +186,21 @@ class Documents(SystemTest):
         self.assertEqual(unused, set(), "no document has such a command any more")
         self.assertGreater(ran, 60)
 
-    def test_configurations_in_the_documents(self):
+    def test_documented_configurations_are_valid(self):
         for document in DOCUMENTS:
             for block in re.findall(r"^```json\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S):
                 (self.folder / "example.json").write_text(block)
                 self.run_program("config", "validate", "example.json")
 
-    def test_tables_of_flags_are_those_of_the_program(self):
+    def test_tables_of_flags_match_the_program(self):
         done = subprocess.run([ROOT / "scripts" / "command_tables.py", "--check", "--program", PROGRAM], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_every_document_is_named_here(self):
+    def test_every_document_is_listed_in_this_test(self):
         self.assertEqual({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(DOCUMENTS), set())
 
-    def test_links_lead_somewhere(self):
+    def test_links_resolve(self):
         def anchors(path):
             titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S), re.M)
             return {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
@@ -216,7 +216,7 @@ class Documents(SystemTest):
                 if anchor and other.suffix == ".md":
                     self.assertIn(anchor, anchors(other), f"{document}: {target}")
 
-    def test_troubleshooting_quotes_what_the_program_says(self):
+    def test_troubleshooting_quotes_messages_of_the_program(self):
         source = "".join(p.read_text() for p in (ROOT / "src").rglob("*.cc"))
         source = re.sub(r'"\s*\n?\s*"', "", source)  # literals that are joined
         table = (ROOT / "README.md").read_text().partition("## Troubleshooting")[2].partition("\n## ")[0]

@@ -70,23 +70,23 @@ class Planted(SystemTest):
 
 
 class ProgramFaults(Planted):
-    def test_recomputation_that_differs_by_a_bit(self):
+    def test_recomputation_that_differs_by_a_bit_fails(self):
         script = '''"$program" "$@" || exit
 case $2 in *llama_selective*)
   cd ${2%.json} && printf '\\001' | dd of=step-00000008/model.safetensors bs=1 seek=70000 conv=notrunc 2>/dev/null;;
 esac'''
         self.run_part("resume", script, "FAILED", "llama: ['selective'] ended with other weights")
 
-    def test_a_resumed_run_that_begins_anew(self):
+    def test_resumed_run_that_restarts_fails(self):
         script = '''case $2 in *_stopped*) [ "$7" ] || rm -rf ${2%.json}/step-*;; esac
 exec "$program" "$@"'''
         entry = self.run_part("resume", script, "FAILED", "expected each of 8 once")
         self.assertIn("gpt2 stopped", entry["why"])
 
-    def test_a_program_that_is_killed(self):
+    def test_killed_program_fails_its_part(self):
         self.run_part("backend", "kill -9 $$", "FAILED", "ended by SIGKILL")
 
-    def test_one_that_hangs_ends_with_all_it_started(self):
+    def test_hanging_program_is_ended_with_its_children(self):
         pid = self.folder / "pid"
         script = f"sleep 1000 & echo $! >{pid}\nwait"
         for minutes in MINUTES:
@@ -95,14 +95,14 @@ exec "$program" "$@"'''
                 break
         self.assertFalse(outlives(pid.read_text().strip()))
 
-    def test_a_part_that_the_end_of_the_call_cuts_short(self):
+    def test_part_cut_off_by_the_end_of_the_call_is_not_run(self):
         with unittest.mock.patch.dict(verify.ESTIMATES, {"backend": 0}):
             self.run_part("backend", "sleep 1000", "not run", "call again with --parts rest", call_minutes=0.01)
 
-    def test_checks_that_compare_nothing(self):
+    def test_checks_that_compare_nothing_fail(self):
         self.run_part("backend", "echo all is well", "FAILED", "compared no adamw, attention_bwd")
 
-    def test_rates_that_no_device_has(self):
+    def test_impossible_rates_fail(self):
         script = '"$program" "$@" | sed "s/\\"copy_bytes\\": .*/\\"copy_bytes\\": 0,/"'
         self.run_part("environment", script, "FAILED", "rates that no device has")
 
@@ -110,10 +110,10 @@ exec "$program" "$@"'''
 [ "$1" = bench ] && echo '{"copy_bytes": 1, "gemm_flops": 1}' && exit
 echo "athanor 1.0 commit %s"'''
 
-    def test_a_program_of_another_commit(self):
+    def test_program_of_another_commit_fails(self):
         self.run_part("environment", self.GPU % ("", "0123"), "FAILED", "of another commit", device="cuda")
 
-    def test_a_gpu_that_cannot_be_used_or_told_about(self):
+    def test_unusable_or_undescribed_gpu_is_reported(self):
         self.run_part("environment", self.GPU % ("too old", ""), "FAILED", "no usable GPU: [{'problem': 'too old'}]",
                       device="cuda")
         with unittest.mock.patch("shutil.which", lambda *_, **__: None):
@@ -125,7 +125,7 @@ echo "athanor 1.0 commit %s"'''
             entry = verify.run_part("environment", self.call(self.GPU % ("", "unknown"), device="cuda"))
         self.assertEqual((entry["status"], entry["found"]["nvidia_smi"]), ("passed", "name, clocks.sm\na GPU, 1980"))
 
-    def test_a_machine_whose_total_is_not_known(self):
+    def test_unknown_memory_total_is_not_run(self):
         script = '"$program" "$@" --set device=cpu --set runtime_reserve_mib=0'
         with unittest.mock.patch("shutil.which", lambda *_, **__: None), \
              unittest.mock.patch.object(parts.curve_parts, "gpu_config", lambda *_: (
@@ -133,7 +133,7 @@ echo "athanor 1.0 commit %s"'''
             self.run_part("memory", script, "not run", "no nvidia-smi", device="cuda")
 
 
-    def test_a_model_that_a_gpu_has_no_memory_for_is_not_run_and_the_others_are_kept(self):
+    def test_model_without_enough_memory_is_not_run_and_others_are_kept(self):
         script = """case $3 in *8b*) echo "error memory: the run needs more" >&2; exit 2;; esac; echo '{"median_ms": 1}'"""
         entry = self.run_part("bench_step", script, "not run", "needs more memory than this GPU has")
         self.assertEqual(entry["found"], {"gpt2-124m": {"median_ms": 1}})
@@ -189,7 +189,7 @@ class TestFaults(Planted):
         return entry["why"]
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
-    def test_a_gradient_that_is_off_by_a_hundredth(self):
+    def test_gradient_off_by_one_percent_fails(self):
         golden = self.folder / "tests" / "golden" / "gpt2"
         shutil.copytree(ROOT / "tests" / "golden" / "gpt2", golden)
         script = f'cd {self.folder} && exec {ROOT}/build/tests/test_train "$@"'
@@ -198,23 +198,23 @@ class TestFaults(Planted):
             scale(golden / "reference.safetensors", "grad.transformer.h.1.mlp.c_fc.weight", 1.01)
             self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStep/gpt2: ")
 
-    def test_a_crash_costs_its_test_alone(self):
+    def test_crash_fails_only_its_test(self):
         why = self.laws("FAILED", "1 of 3 tests failed", {"A.one": "crashes"})
         self.assertIn("A.one: laws1: ended by SIGABRT", why)
 
-    def test_what_a_spoiled_gpu_fails_is_tried_again(self):
+    def test_failures_after_a_corrupted_gpu_are_retried(self):
         why = self.laws("FAILED", "2 of 3 tests failed", {"A.one": "spoils", "A.three": "fails"})
         self.assertEqual(why.splitlines()[1:], ["A.one: wrong", "A.three: wrong"])
 
-    def test_a_hang_costs_its_test_alone_and_not_the_time_of_the_part(self):
+    def test_hang_fails_only_its_test_within_the_time_of_the_part(self):
         why = self.laws("FAILED", "1 of 3 tests failed, 2 passed", {"A.two": "hangs"}, quiet=3)
         self.assertIn("A.two: laws1: hangs: no new line for 3 s", why)
 
-    def test_an_error_that_leaves_the_gpu_unusable_costs_its_test_alone(self):
+    def test_error_that_leaves_the_gpu_unusable_fails_only_its_test(self):
         why = self.laws("FAILED", "1 of 3 tests failed, 2 passed", {"A.one": "sticky"})
         self.assertIn("A.one: left the GPU unusable: an illegal memory access", why)
 
-    def test_results_until_the_time_is_up_are_in_the_report(self):
+    def test_report_has_results_until_the_time_is_up(self):
         for minutes in MINUTES:
             entry = verify.run_part("laws", self.made({"A.three": "hangs"}, minutes=minutes))
             if entry["found"]["passed"] == 2:
@@ -224,7 +224,7 @@ class TestFaults(Planted):
         self.assertEqual((entry["found"]["passed"], entry["found"]["left"]), (2, 1))
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "unusable_gpu").exists(), "the emulated GPU is not built")
-    def test_a_program_ends_itself_when_a_test_left_the_gpu_unusable(self):
+    def test_program_exits_when_a_test_leaves_the_gpu_unusable(self):
         call = self.call(f'exec {ROOT}/build/tests/unusable_gpu "$@"')
         call.quiet = 2
         tests = programs.GoogleTests(call, "made", call.program(""), "*", {"HANG": "1"})
@@ -233,19 +233,19 @@ class TestFaults(Planted):
         self.assertIn("left the GPU unusable: an illegal memory access", tests.failed["Unusable.Planted"])
         self.assertIn("hangs: no new line for 2 s", tests.failed["Hanging.IfAsked"])
 
-    def test_a_failure_beside_good_tests(self):
+    def test_failure_among_passing_tests_fails_the_part(self):
         self.laws("FAILED", "A.two: wrong", {"A.two": "fails"})
 
-    def test_a_skipped_test_is_not_green(self):
+    def test_skipped_test_is_not_counted_as_passed(self):
         self.laws("not run", "no GPU for each (A.two)", {"A.two": "skips"})
 
-    def test_a_bad_end_after_good_tests(self):
+    def test_nonzero_exit_after_passing_tests_fails(self):
         self.laws("FAILED", "all tests ended well, but the program: laws1: exit status 3", {}, exits=3)
 
-    def test_no_test_at_all(self):
+    def test_part_without_matching_tests_is_not_run(self):
         self.run_part("laws", "echo main", "not run", "no test of fake matches")
 
-    def test_a_program_that_cannot_start(self):
+    def test_program_that_cannot_start_fails(self):
         self.run_part("laws", "echo libcuda.so.1: cannot open shared object file; exit 127", "FAILED", "libcuda.so.1")
 
 
@@ -258,20 +258,20 @@ class SanitizerFaults(Planted):
 
     CLEAN = "[  PASSED  ] 9 tests.\n========= ERROR SUMMARY: 0 errors"
 
-    def test_a_clean_run_passes(self):
+    def test_clean_run_passes(self):
         self.assertEqual(self.sanitize(self.CLEAN, 0), ("passed", "9 tests, ========= ERROR SUMMARY: 0 errors"))
 
-    def test_faults_silence_and_nothing_checked_are_failures(self):
+    def test_faults_missing_summary_and_zero_tests_are_failures(self):
         for text, code in ((self.CLEAN, 9), ("[  PASSED  ] 9 tests.", 0), (self.CLEAN.replace("9", "0"), 0),
                            (self.CLEAN.replace("0 errors", "2 errors"), 0), ("========= ERROR SUMMARY: 0 errors", 0)):
             self.assertEqual(self.sanitize(text, code)[0], "FAILED", text)
 
-    def test_a_device_that_it_refuses_is_not_run(self):
+    def test_device_unsupported_by_the_sanitizer_is_not_run(self):
         says = "========= Error: Device not supported. See the documentation."
         for code in (0, 255):
             self.assertEqual(self.sanitize(says, code), ("not run", says))
 
-    def test_what_is_too_slow_is_not_run(self):
+    def test_sanitizer_that_runs_out_of_time_is_not_run(self):
         text = "[       OK ] A.one (1 ms)"
         for said, result in ((text, ("not run", "1 tests were clean, then its time was up")),
                              (text + "\n=========     at kernel", ("FAILED",))):
@@ -281,7 +281,7 @@ class SanitizerFaults(Planted):
                     break
             self.assertEqual(found[:len(result)], result)
 
-    def test_one_check_that_did_not_run_is_not_hidden_by_the_others(self):
+    def test_check_that_did_not_run_is_reported_despite_the_others(self):
         found = dict.fromkeys(parts.SANITIZER_CHECKS, ("passed", "9 tests"))
         self.assertEqual(len(parts.judge_sanitizer(found, "instead")), 4)
         with self.assertRaises(parts.NotRun):
@@ -308,7 +308,7 @@ class CallFaults(SystemTest):
         self.assertEqual(process.returncode, code, text)
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], text
 
-    def test_a_call_that_is_ended_leaves_nothing_behind_and_claims_nothing(self):
+    def test_ended_call_leaves_no_process_and_reports_no_success(self):
         (self.folder / "out").mkdir()
         report = {"commit": verify.commit(), "device": "cpu", "parts": {
             "backend": {"status": "passed", "seconds": 1.0}, "ops": {"status": "passed", "seconds": 1.0}}}
@@ -332,7 +332,7 @@ class CallFaults(SystemTest):
     def children(self, pid):
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
-    def test_a_damaged_report_of_an_earlier_call_counts_for_nothing(self):
+    def test_damaged_report_of_an_earlier_call_is_ignored(self):
         good = {"commit": verify.commit(), "device": "cpu", "parts": {"ops": {"status": "passed", "seconds": 1.0}}}
         earlier = self.folder / "earlier.json"
         for text in ('{"commit": "', "[]", json.dumps(good | {"parts": {"ops": {"status": "green", "seconds": 1.0}}}),
@@ -346,7 +346,7 @@ class CallFaults(SystemTest):
         self.assertEqual(list(found), ["ops", "sanitizer"])
         self.assertIn("no call has asked for it", printed)
 
-    def test_an_earlier_failure_is_not_hidden_by_a_still_earlier_success(self):
+    def test_earlier_failure_is_not_hidden_by_an_older_success(self):
         report = {"commit": verify.commit(), "device": "cpu", "parts": {"ops": {"status": "passed", "seconds": 1.0}}}
         (self.folder / "earlier.json").write_text(json.dumps(report))
         report["parts"]["ops"]["status"] = "FAILED"
@@ -356,7 +356,7 @@ class CallFaults(SystemTest):
         self.assertEqual(found["ops"]["status"], "FAILED")
 
 
-    def test_the_folder_of_the_bundle_is_enough(self):
+    def test_bundle_folder_is_sufficient(self):
         self.start("--list").communicate()
         bundle = self.folder / "athanor-gpu"
         for folder in ("scripts/gpu", "scripts/bench/gpu", "configs"):
@@ -379,7 +379,7 @@ class CallFaults(SystemTest):
                          {"environment": "passed", "backend": "passed", "laws": "not run"})
         self.assertIn("no program test_train", report["parts"]["laws"]["why"])
 
-    def test_cuda_libraries_beside_pytorch_are_found(self):
+    def test_cuda_libraries_of_a_pytorch_installation_are_found(self):
         folder = self.folder / "venv" / "lib" / "python3.12" / "site-packages" / "nvidia" / "nccl" / "lib"
         folder.mkdir(parents=True)
         python = self.folder / "python"
@@ -398,14 +398,14 @@ class CallFaults(SystemTest):
 
 
 class TorchFaults(Planted):
-    def test_without_pytorch_curves_are_not_run(self):
+    def test_missing_pytorch_skips_curves(self):
         with unittest.mock.patch.dict(os.environ, {"ATHANOR_PYTHON": "/nonexistent"}), \
              unittest.mock.patch("sys.executable", "/bin/false"):
             for part in ("curves_gpt2", "curves_llama"):
                 self.run_part(part, "exit 1", "not run", "no PyTorch in ATHANOR_PYTHON or this Python")
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
-    def test_pytorch_that_sees_no_gpu_is_not_run(self):
+    def test_pytorch_without_a_gpu_skips_curves(self):
         with unittest.mock.patch.dict(os.environ, {"ATHANOR_PYTHON": PYTHON, "CUDA_VISIBLE_DEVICES": ""}):
             self.run_part("curves_gpt2", "exit 1", "not run", "cannot use the device", device="cuda")
 

@@ -48,7 +48,7 @@ class VerifyTest(SystemTest):
         self.assertGreater(parts["early_starts"]["found"]["waiting_over_early"], 0)
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
-    def test_programs_of_the_tests_stand_in_on_the_cpu(self):
+    def test_cpu_test_programs_replace_gpu_ones_on_the_cpu(self):
         names = ("ops", "parity", "laws", "ranks")
         parts, _ = self.verify("--device", "cpu", "--parts", ",".join(names), code=0)
         for part, least in zip(names, (5, 5, 5, 2)):
@@ -56,7 +56,7 @@ class VerifyTest(SystemTest):
             self.assertGreaterEqual(parts[part]["found"]["passed"], least)
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
-    def test_the_three_calls_on_the_emulated_gpu(self):
+    def test_three_calls_pass_on_the_emulated_gpu(self):
         calls = module(PARTS).CALLS
         for number, names in calls.items():
             self.verify("--device", "emulated", "--call", str(number), code=3 if number == 3 else 0)
@@ -80,7 +80,7 @@ class VerifyTest(SystemTest):
             self.assertIn("left_to_own_kernels", recorded)
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
-    def test_curves_follow_those_of_pytorch(self):
+    def test_loss_curves_follow_pytorch(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "curves_gpt2,curves_llama", code=0)
         for part in ("curves_gpt2", "curves_llama"):
             self.assertEqual(parts[part]["status"], "passed", parts[part])
@@ -89,7 +89,7 @@ class VerifyTest(SystemTest):
             self.assertLess(found["mean_deviation"], found["mean_spread_of_torch"])
         self.assertLess(parts["curves_gpt2"]["found"]["largest_deviation"], 1e-3, "both in fp32")
 
-    def test_what_did_not_run_is_not_green(self):
+    def test_parts_that_did_not_run_are_not_counted_as_passed(self):
         parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=3)
         for part in ("kernels", "sanitizer", "attention"):
             self.assertEqual(parts[part]["status"], "not run")
@@ -97,7 +97,7 @@ class VerifyTest(SystemTest):
         self.assertIn("needs a GPU", table)
         self.assertIn("0 passed, 0 FAILED, 20 not run of 20 parts on cpu", table)
 
-    def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
+    def test_call_without_enough_time_leaves_the_rest_to_the_next(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)
         before = parts["environment"]
         parts, _ = self.verify("--device", "cpu", "--parts", "environment,memory", "--call-minutes", "0.1", code=3)
@@ -108,7 +108,7 @@ class VerifyTest(SystemTest):
         parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "30", code=0)
         self.assertEqual((parts["ops"], parts["memory"]["status"]), (before, "passed"), table)
 
-    def test_an_earlier_report_may_lie_elsewhere(self):
+    def test_earlier_report_may_be_in_another_folder(self):
         self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
         self.report.rename(self.folder / "first.json")
         parts, _ = self.verify("--device", "cpu", "--parts", "kernels", "--earlier", str(self.folder / "first.json"),
@@ -124,7 +124,7 @@ class VerifyTest(SystemTest):
             parts, _ = self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
             self.assertEqual(list(parts), ["sanitizer"], key)
 
-    def test_failures_are_told_and_reports_are_merged(self):
+    def test_failures_are_printed_and_reports_are_merged(self):
         for data in (self.folder / "data").glob("*"):
             data.unlink()
         self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
@@ -136,7 +136,7 @@ class VerifyTest(SystemTest):
         parts = json.loads((self.folder / "out" / "verify.json").read_text())["parts"]
         self.assertEqual([parts["resume"]["status"], parts["sanitizer"]["status"]], ["FAILED", "not run"])
 
-    def test_a_part_ends_in_time(self):
+    def test_part_ends_in_time(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "backend", "--minutes", "0.001", code=1)
         self.assertEqual(parts["backend"]["status"], "FAILED")
         self.assertIn("did not end in time", parts["backend"]["why"])
@@ -152,7 +152,7 @@ class JudgeTest(unittest.TestCase):
         self.sides = {"torch seed 1": one, "torch seed 2": [x + 0.02 * math.sin(s) for s, x in enumerate(one)],
                       "athanor": [x + 0.002 * math.cos(s) for s, x in enumerate(one)]}
 
-    def test_within_the_spread(self):
+    def test_curve_within_the_spread_passes(self):
         found = self.curves.judge(self.sides, "bf16")
         self.assertEqual(found["steps"], 100)
         self.assertAlmostEqual(found["largest_deviation"], 0.002, places=5)
@@ -162,20 +162,20 @@ class JudgeTest(unittest.TestCase):
             self.curves.judge(self.sides, precision)
         self.assertIn(says, str(raised.exception))
 
-    def test_a_step_outside_is_found(self):
+    def test_step_outside_the_spread_is_found(self):
         self.sides["athanor"][70] += 0.05
         self.refused("at 1 of 100 steps, first 71")
 
-    def test_a_slow_drift_is_found(self):
+    def test_slow_drift_is_found(self):
         self.sides["athanor"] = [x + 0.0005 * s for s, x in enumerate(self.sides["athanor"])]
         self.refused("outside the spread")
 
-    def test_another_first_loss_is_found(self):
+    def test_different_first_loss_is_found(self):
         self.refused("the first loss differs", "fp32")
         self.sides["athanor"][0] += 0.015
         self.refused("the first loss differs")
 
-    def test_curves_that_stop_early_or_stay_are_found(self):
+    def test_curves_that_end_early_or_stay_constant_are_found(self):
         self.sides["athanor"].append(1.0)
         self.refused("different lengths")
         self.sides = dict.fromkeys(self.sides, [3.0] * 10)
@@ -183,7 +183,7 @@ class JudgeTest(unittest.TestCase):
         self.sides["athanor"] = [math.nan] * 10
         self.refused("the first loss differs")
 
-    def test_a_fault_of_the_script_fails_its_part_alone(self):
+    def test_script_error_fails_only_its_part(self):
         def broken(_):
             raise KeyError("a program wrote something else")
 
@@ -241,7 +241,7 @@ class CompareTest(SystemTest):
         return json.loads((self.folder / "compare.json").read_text()), done.stdout
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
-    def test_sides_take_turns(self):
+    def test_sides_are_measured_alternately(self):
         report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2")
         row = report["models"]["tiny-gpt2"]
         self.assertEqual(row["status"], "measured", row)
@@ -258,7 +258,7 @@ class CompareTest(SystemTest):
         self.assertIn("MISSED   tokens/s", printed)
         self.assertIn("gemm", [op["op"] for op in row["gap"]["ops"]])
 
-    def test_a_peer_that_ends_early_has_no_times(self):
+    def test_peer_that_ends_early_has_no_times(self):
         (self.folder / "peers" / "train").write_text(ENDS_EARLY)
         report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2", python="/bin/false")
         row = report["models"]["tiny-gpt2"]
@@ -266,7 +266,7 @@ class CompareTest(SystemTest):
         self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
         self.assertIn("LLMQ     not run", printed)
 
-    def test_8_bits_are_beside_their_own_bf16(self):
+    def test_fp8_is_compared_with_its_own_bf16(self):
         report, printed = self.compare("--models", "tiny-gpt2,tiny-llama", "--precisions", "fp8_tensorwise",
                                        "--rounds", "1", "--peers", self.folder / "peers")
         self.assertEqual(list(report["models"]), ["tiny-llama fp8_tensorwise"], "no figures of GPT-2 are known")
@@ -281,19 +281,19 @@ class CompareTest(SystemTest):
             self.assertLess(model["goal"], model["limit"], name)
         self.assertAlmostEqual(rows["qwen2.5-7b fp8_blockwise"]["goal"], 1.36 * rows["qwen2.5-7b"]["goal"])
 
-    def test_without_pytorch_the_side_is_not_run(self):
+    def test_missing_pytorch_skips_its_side(self):
         report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
         row = report["models"]["tiny-llama"]
         self.assertEqual((row["status"], set(row["sides"])), ("measured", {"athanor"}))
         self.assertIn("ended", row["not_run"]["torch"])
 
-    def test_without_time_a_model_is_not_run_and_later_calls_add_it(self):
+    def test_model_without_time_is_not_run_and_later_calls_add_it(self):
         report, _ = self.compare("--minutes", "0.01", python="/bin/false")
         self.assertEqual({r["status"] for r in report["models"].values()}, {"not run"})
         report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
         self.assertEqual([r["status"] for r in report["models"].values()], ["not run", "measured"])
 
-    def test_the_shipped_models_are_those_of_the_goals(self):
+    def test_models_with_goals_are_shipped(self):
         compare = module(COMPARE)
         for name, model in compare.MODELS.items():
             self.assertTrue((ROOT / "configs" / f"{name}.json").exists(), name)
@@ -303,7 +303,7 @@ class CompareTest(SystemTest):
         self.assertLess(sum(compare.seconds_needed(m, usual) for m in compare.MODELS.values()), 9 * 60,
                         "one call yields the whole table")
 
-    def test_tables_are_of_gpus_only(self):
+    def test_tables_only_accept_gpu_reports(self):
         table = module(ROOT / "scripts" / "bench" / "gpu" / "table.py")
         side = lambda ms: {"tokens_per_second": 524288 / ms * 1e3, "athanor_is_faster_by": ms / 800}
         report = {"device": "cuda", "hardware": "a GPU", "date": "2026-01-02", "commit": "0123456789abcdef",
@@ -339,7 +339,7 @@ class CompareTest(SystemTest):
         self.assertIn("not on a GPU", done.stderr)
         self.assertEqual(readme.read_text(), text)
 
-    def test_the_readme_has_a_place_for_the_table(self):
+    def test_readme_has_a_place_for_the_table(self):
         table = module(ROOT / "scripts" / "bench" / "gpu" / "table.py")
         self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
 
@@ -364,13 +364,13 @@ class ChoicesTest(SystemTest):
         self.assertEqual(found["met"], found["auto_of_best"] >= 0.98)
         self.assertIn("auto takes 8", printed)
 
-    def test_without_time_nothing_runs_and_later_calls_add_it(self):
+    def test_call_without_time_runs_nothing_and_later_calls_add_it(self):
         models, _ = self.choices("--device", "cpu", "--minutes", "0.001")
         self.assertEqual({row["status"] for row in models.values()}, {"not run"})
         models, _ = self.choices("--device", "cpu", "--models", "tiny-llama", "--minutes", "120")
         self.assertEqual([row["status"] for row in models.values()], ["not run", "measured"])
 
-    def test_the_model_of_a_gpu_needs_none(self):
+    def test_described_gpu_needs_no_gpu(self):
         models, printed = self.choices("--gpu", "h200", "--models", "gpt2-124m,llama-1b")
         for found in models.values():
             self.assertEqual((found["status"], found["modelled_for"]), ("modelled", "h200"))
@@ -381,7 +381,7 @@ class ChoicesTest(SystemTest):
     def test_unknown_models_are_refused(self):
         self.assertIn("unknown model none", self.choices("--device", "cpu", "--models", "none", code=1)[1])
 
-    def test_sizes_by_hand_divide_the_batch_and_turns_are_compared_by_round(self):
+    def test_candidate_sizes_divide_the_batch_and_rounds_are_compared(self):
         choices = module(ROOT / "scripts" / "bench" / "gpu" / "choices.py")
         self.assertEqual(choices.around(8, 48), [1, 2, 3, 4, 6, 8, 12, 16, 24])
         found = choices.verdict({"auto": [96, 48, 97], 4: [100, 50, 100], 2: [10, 10, 10]}, 8, {})

@@ -25,7 +25,7 @@ class PlantedTest(SystemTest):
         self.assertIn("again: ", done.stdout)
         return json.loads(report.read_text())["violations"][0]
 
-    def test_a_crash_is_found_and_made_short(self):
+    def test_crash_is_found_and_minimized(self):
         found = self.play('[ "$6" = --tokenizer ] && kill -SEGV $$', "tokenizing")
         self.assertEqual(found["rule"], "ended by SIGSEGV")
         self.assertEqual([a["do"] for a in found["scenario"]["actions"]], ["run"])
@@ -35,7 +35,7 @@ class PlantedTest(SystemTest):
         self.assertEqual(again.returncode, 1, again.stdout + again.stderr)
         self.assertTrue(re.search("VIOLATION of \"ended by SIGSEGV\"", again.stdout), again.stdout)
 
-    def test_a_hang_and_a_silent_loss_of_bits_are_found(self):
+    def test_hang_and_silent_loss_of_bits_are_found(self):
         found = self.play('[ "$1 $2" = "config validate" ] && trap "" TERM && exec sleep 1000', "bad_config", "--patience", "3",
                           "--shrink-seconds", "1")
         self.assertEqual(found["rule"], "hang")

@@ -12,7 +12,7 @@ from harness import DEBOOTSTRAP, ROOT, SystemTest, random_tokens, write_shard
 
 
 class ImageTest(SystemTest):
-    def test_what_is_copied_configures_and_names_all_sources(self):
+    def test_copied_files_configure_and_include_all_sources(self):
         _, stages = image.parse()
         builder = image.Builder(pathlib.Path("/"), self.folder)
         build = stages[0]
@@ -32,14 +32,14 @@ class ImageTest(SystemTest):
         for made in ("src/main.cc", "command/train.cc"):
             self.assertIn(made, rules)
 
-    def test_a_missing_file_is_named(self):
+    def test_missing_file_is_named(self):
         for source, says in (("scripts/gone.sh", "no such file"), ("docs", ".dockerignore does not send docs")):
             with self.assertRaises(SystemExit) as told:
                 image.copy_from_context([source], self.folder / "x")
             self.assertIn(says, str(told.exception))
 
     @unittest.skipUnless(DEBOOTSTRAP, "needs ATHANOR_FULL=1, root and debootstrap")
-    def test_the_image_is_built_and_trains(self):
+    def test_image_builds_and_trains(self):
         base = self.folder / "base"
         sources = [pathlib.Path("/etc/apt/sources.list.d"), pathlib.Path("/etc/apt/apt.conf.d")]
         subprocess.run(["debootstrap", "--variant=minbase", "bookworm", base], check=True)

@@ -21,7 +21,7 @@ class LearningBenchTest(SystemTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def test_compares_finished_schedules_and_keeps_them(self):
+    def test_finished_schedules_are_compared_and_cached(self):
         self.make_data()
         out = self.bench("--optimizers", "muon", "sgd", "--out", "out/found.json", "--table", "out/found.md")
         self.assertIn(" 0 were there", out)
@@ -57,7 +57,7 @@ class CurvesBenchTest(SystemTest):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
-    def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
+    def test_each_precision_is_compared_with_bf16_of_the_same_seed(self):
         self.make_data()
         entry = "fp8_tensorwise:optimizer=adamw_8bit,adam.min_8bit_size=1"
         gradients = "bf16:grad_dtype=bf16,micro_batch_size=1"
@@ -150,7 +150,7 @@ class LadderTest(SystemTest):
 
 
 class QuickStartGoalTest(SystemTest):
-    def test_fewer_steps_are_held_against_the_curve(self):
+    def test_fewer_steps_are_compared_with_the_curve(self):
         sys.path.insert(0, str(ROOT / "scripts"))
         import quickstart_summary
         curve = {int(n): loss for n, loss in json.loads(quickstart_summary.CURVE.read_text())["loss_by_steps"].items()}

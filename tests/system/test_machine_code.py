@@ -29,7 +29,7 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual((name, len(code)), ("loop", len(lines)))
         return self.machine_code.Kernel("sm_90a", name, 168, 0, 1024, 0, code)
 
-    def test_order_of_a_loop_with_its_wait_behind_it(self):
+    def test_order_of_an_overlapped_loop_is_recognized(self):
         kernel = self.kernel(self.OVERLAP)
         self.assertEqual(self.machine_code.orders(kernel.code), "M H4 W1 e2 W0 A")
         self.assertEqual(list(self.check.asynchronous_problems(kernel)), [])
@@ -40,7 +40,7 @@ class MachineCodeTest(unittest.TestCase):
         problem, = self.check.asynchronous_problems(self.kernel(moved))
         self.assertIn("2 of 2 exponentials of its loop run while no GEMM does (M H4 W1 W0 e2 A)", problem)
 
-    def test_the_order_of_the_budget_is_held(self):
+    def test_instruction_order_must_match_the_budget(self):
         budget = ROOT / "budget.txt"
         line = self.check.Line(1, "sm_90a", "loop", 168, ["HGMMA.64x64x16"], 0, "M H4 W1 e2 W0 A")
         self.assertEqual(self.check.problems_of([self.kernel(self.OVERLAP)], [line], budget), [])
@@ -48,12 +48,12 @@ class MachineCodeTest(unittest.TestCase):
         problem, = self.check.problems_of([self.kernel(self.OVERLAP)], [line], budget)
         self.assertEqual(problem, "budget.txt:1: loop has the order M H4 W1 e2 W0 A, budget M H4 W1 W0 e2 A")
 
-    def test_products_that_wait_one_by_one_are_found(self):
+    def test_serialized_gemms_are_found(self):
         lines = [line + ", gsb0" if "HGMMA" in line and "gsb0" not in line else line for line in self.OVERLAP]
         problem, = self.check.asynchronous_problems(self.kernel(lines))
         self.assertIn("4 of 4 wgmma end a group", problem)
 
-    def test_global_memory_is_touched_only_behind_the_wait(self):
+    def test_global_memory_access_before_the_wait_is_found(self):
         """On every way from the start; shared memory, and descriptors of tensors, before it."""
         start = ["STS R1, R2", "@P0 BRA FETCH", "ACQBULK", "LDG.E.128 R4, R2", "EXIT"]
         self.assertEqual(list(self.check.start_problems(self.kernel([*start, "FETCH: UTMACCTL.PF [UR4]", "ACQBULK", "BRA END",
@@ -74,7 +74,7 @@ class MachineCodeTest(unittest.TestCase):
              "SPIN: SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10], R4", "@!P0 BRA SPIN", "BRA BACK"]
     HEADS[3] = HEADS[3].replace("HEAD", "TILE")
 
-    def test_the_loop_around_products_is_held_too(self):
+    def test_outer_loop_around_gemms_is_recognized(self):
         inside = "M H4 W1 e2 W0 A"
         self.assertEqual(self.machine_code.orders(self.kernel(self.HEADS).code), f"{inside}; W0 e {inside} H2 W1 A")
 

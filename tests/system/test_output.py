@@ -14,7 +14,7 @@ class LostOutputTest(SystemTest):
         return subprocess.run([str(PROGRAM), *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output,
                               stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, preexec_fn=preexec, check=False)
 
-    def test_every_verb_says_that_its_result_is_lost(self):
+    def test_every_verb_reports_lost_output(self):
         config = self.make_config(train_iters=2, schedule={"lr_warmup_iters": 0}, valid_data="data/*_val_*.bin")
         self.run_program("train", config)
         step = "run/step-00000002"
@@ -28,14 +28,14 @@ class LostOutputTest(SystemTest):
             self.assertEqual(done.returncode, ERROR, f"{arguments}\n{done.stderr}")
             self.assertIn("standard output cannot be written", done.stderr, arguments)
 
-    def test_a_reader_that_has_enough_is_no_error_to_report(self):
+    def test_closed_pipe_is_not_reported_as_an_error(self):
         read, write = os.pipe()
         os.close(read)
         with os.fdopen(write, "w") as nobody:
             done = self.run_with_output(nobody, "config", "defaults")
         self.assertEqual((done.returncode, done.stderr), (128 + signal.SIGPIPE, ""))
 
-    def test_a_closed_stream_is_no_place_for_files(self):
+    def test_closed_stdout_is_not_reused_for_files(self):
         config = self.make_config(train_iters=4, schedule={"lr_warmup_iters": 0})
         close = lambda: os.close(1)  # noqa: E731
         self.assertEqual(self.run_with_output(None, "plan", config, preexec=close).returncode, ERROR)
@@ -59,7 +59,7 @@ class NobodyReadsTest(SystemTest):
         self.addCleanup(end_for_sure, process)
         return process
 
-    def test_training_goes_on_and_stops_when_asked(self):
+    def test_training_continues_and_stops_on_request(self):
         config = self.make_config(train_iters=100_000, save_interval=0, log_interval=1)
         for command, run in ((("train",), "one"), (("launch", "-n", "2", "train"), "two")):
             process = self.start_unread(*command, config, "--set", f"save={run}")
@@ -70,7 +70,7 @@ class NobodyReadsTest(SystemTest):
             self.assertLess(time.monotonic() - begin, 20, "the budget of a stop")
             self.assertEqual(len(self.checkpoints(run)), 1)
 
-    def test_a_run_ends_by_itself(self):
+    def test_run_finishes_without_a_reader(self):
         process = self.start_unread("train", self.make_config(log_interval=1))
         self.assertEqual(process.wait(TIMEOUT), DONE)
         self.assertIn("step-00000060", self.checkpoints())

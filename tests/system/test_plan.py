@@ -16,7 +16,7 @@ class PlanTest(SystemTest):
         self.assertIn("model.intermediate_size 100 is not a multiple of 16: its GEMMs cost what 112 costs", out)
         self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
 
-    def test_plan_has_the_limit_of_every_op(self):
+    def test_plan_reports_the_roofline_of_every_op(self):
         out = self.run_program("plan", self.make_config()).out
         rows = re.findall(r"^(gemm|attention_fwd|attention_bwd|adamw) +(\d+) ", out, re.M)
         self.assertEqual({name for name, _ in rows}, {"gemm", "attention_fwd", "attention_bwd", "adamw"})
@@ -32,7 +32,7 @@ class PlanTest(SystemTest):
         return (int(size.group(1)) * int(size.group(2)), re.search(r"recomputation +(\w+)", out).group(1),
                 float(re.search(r"predicted step +([\d.]+) ms", out).group(1)))
 
-    def test_mfu_of_a_plan_is_a_fraction_of_what_a_run_takes(self):
+    def test_predicted_mfu_scales_with_the_configured_peak(self):
         shares = []
         for peak, shown in ((0, "989T"), (989.4, "989T"), (1978.8, "1.98P")):
             out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set",
@@ -43,7 +43,7 @@ class PlanTest(SystemTest):
         self.assertEqual(shares[0], shares[1])
         self.assertAlmostEqual(shares[2], shares[0] / 2, delta=1)
 
-    def test_plan_for_a_gpu_that_is_not_here(self):
+    def test_plan_works_for_a_described_gpu(self):
         tokens, recompute, ms = self.plan_on("h200", "gpt2-124m")
         self.assertEqual((tokens, recompute), (131072, "none"))
         self.assertGreater(ms, 524288 / 800e3 * 1e3, "beyond what an H200 can do")
@@ -57,7 +57,7 @@ class PlanTest(SystemTest):
         done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
         self.assertIn("known are b200, h200, h100, a100", done.err)
 
-    def test_plan_says_what_offload_takes_and_costs(self):
+    def test_plan_reports_memory_and_time_of_offload(self):
         def plan(*sets, **code):
             flags = [word for s in ("master_weights=split", "micro_batch_size=2", *sets) for word in ("--set", s)]
             return self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--gpu", "rtx4090", *flags, **code)
@@ -121,7 +121,7 @@ class PlanTest(SystemTest):
         done = plan("h200", *large, code=USAGE)
         self.assertRegex(done.err, r"offload.params keeps [\d.]+ MiB in pinned host memory, but 524288.0 MiB")
 
-    def test_plan_tells_which_layers_are_faster_in_bf16(self):
+    def test_plan_reports_layers_that_are_faster_in_bf16(self):
         """With what it suggests for fp8.exclude the plan is the one it promised, and suggests nothing more."""
         def plan(*sets):
             flags = [word for s in ("micro_batch_size=32", "seq_length=1024", *sets) for word in ("--set", s)]
@@ -151,7 +151,7 @@ class PlanTest(SystemTest):
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="a head alone is not in 8 bits either")
         self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
 
-    def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
+    def test_auto_chooses_micro_batch_and_recomputation_that_fit(self):
         """The smaller the memory, the longer the step; where it hardly suffices, all is recomputed."""
         found = [self.plan_on("h200", "gpt2-1558m", f"memory_limit_gib={gib}") for gib in (140, 100, 60, 50, 40, 32)]
         self.assertEqual([mode for _, mode, _ in found[:2]], ["none", "selective"], found)
@@ -191,7 +191,7 @@ class PlanTest(SystemTest):
             sizes.append(int(re.search(r"^ +16 +\d+ +(\d+) x", out, re.M).group(1)))
         self.assertEqual(sizes, [1, 4])
 
-    def test_plan_counts_the_sums_between_products_that_ranks_share(self):
+    def test_plan_counts_tensor_parallel_all_reduces(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         config, layers, hidden = json.loads(path.read_text()), 12, 768
         tokens = config["global_batch_size"] * config["seq_length"]
@@ -210,7 +210,7 @@ class PlanTest(SystemTest):
         none = self.run_program("plan", path, "--gpu", "h200", "--ranks", 1).out
         self.assertRegex(none, r"(?m)^ +1 +1 +\d+ x \d+ +[\d.]+ GiB +0 ")
 
-    def test_plan_counts_the_keys_and_values_of_ranks_that_share_sequences(self):
+    def test_plan_counts_context_parallel_keys_and_values(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         config, layers, hidden = json.loads(path.read_text()), 12, 768
         out = self.run_program("plan", path, "--gpu", "h200", "--set", "context_parallel_size=4").out
@@ -249,7 +249,7 @@ class PlanTest(SystemTest):
                                                float(cell) if name in ("compute", "exposed", "step") else sent(cell)
                                                for name, cell in zip(names, row[5:])} for row in rows}
 
-    def test_plan_compares_the_ways_to_divide_ranks(self):
+    def test_plan_compares_meshes(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--nodes", 2).out
         ways, rest = self.ways_of(out), out.split("memory of a rank\n")[1]
@@ -294,7 +294,7 @@ class PlanTest(SystemTest):
         self.assertRegex(small, r"not possible: dp_replicate .* and \d+ more: global_batch_size: 2 sequences do not divide")
         self.assertRegex(small, r"not possible: .*tp 8 and 1 more: tensor_parallel_size: num_attention_heads 12")
 
-    def test_plan_counts_sums_of_ranks_that_share_products_as_theirs(self):
+    def test_plan_attributes_tensor_parallel_sums_to_their_group(self):
         """Of qwen2.5-1.5b four ranks have two key heads twice, and parts of the gradients of norms: both are summed once per
         step, among ranks that share GEMMs. Nothing goes to other shards, for there are none."""
         done = self.run_program("plan", ROOT / "configs" / "qwen2.5-1.5b.json", "--gpu", "h200", "--ranks", 4, "--set",
@@ -310,7 +310,7 @@ class PlanTest(SystemTest):
             self.assertAlmostEqual(row["tensor"], want, delta=0.005 * want)
             self.assertRegex(done.out, rf"(?m)^ +1 +1 +1 +4 +{sequence} +0.00 +0.00 +[1-9]")
 
-    def test_plan_tries_sequence_parallel_and_finds_it_best(self):
+    def test_plan_finds_sequence_parallelism_fastest(self):
         """For little memory: half of the parameters on a rank fit with half of the rows between GEMMs alone."""
         sets = ("seq_length=65536", "model.max_position_embeddings=65536", "global_batch_size=8", "micro_batch_size=1",
                 "recompute_granularity=full", "model.num_hidden_layers=4", "memory_limit_gib=14")
@@ -323,7 +323,7 @@ class PlanTest(SystemTest):
         own = plan("--set", "tensor_parallel_size=2", "--set", "sequence_parallel=true")
         self.assertEqual(self.ways_of(own), self.ways_of(found))
 
-    def test_plan_tells_links_within_nodes_from_those_between(self):
+    def test_plan_distinguishes_links_within_and_between_nodes(self):
         path = ROOT / "configs" / "gpt2-124m.json"
 
         def ways(*arguments):
@@ -343,7 +343,7 @@ class PlanTest(SystemTest):
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 20, "--nodes", 3, code=USAGE)
         self.assertIn("20 ranks do not divide among 3 nodes", done.err)
 
-    def test_plan_says_what_it_takes_of_links_and_what_it_was_told(self):
+    def test_plan_reports_assumed_and_given_link_rates(self):
         path = ROOT / "configs" / "gpt2-124m.json"
 
         def plan(*arguments):
@@ -363,7 +363,7 @@ class PlanTest(SystemTest):
         half, all_of_it = (plan(*bytes_alone, "--bandwidth-share", share)[1]["exposed"] for share in (0.5, 1))
         self.assertAlmostEqual(half, 2 * all_of_it, delta=0.02)
 
-    def test_plan_considers_what_is_configured(self):
+    def test_plan_includes_the_configured_mesh(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         across = self.run_program("plan", path, "--gpu", "h200", "--ranks", 16, "--nodes", 8, "--set",
                                   "tensor_parallel_size=4").out
@@ -376,7 +376,7 @@ class PlanTest(SystemTest):
         self.assertNotIn("as configured", refused.out)
         self.assertIn("1 copies in shards over 8 ranks do not make the 16 ranks", refused.err)
 
-    def test_the_log_tells_of_the_configured_way_alone(self):
+    def test_log_covers_only_the_configured_mesh(self):
         sets = ("context_parallel_size=2", "global_batch_size=1", "optimizer=lamb", "seq_length=16384",
                 "model.max_position_embeddings=16384", "memory_limit_gib=2.65",
                 "runtime_reserve_mib=256")
@@ -385,7 +385,7 @@ class PlanTest(SystemTest):
         self.assertRegex(done.out, "instead of (ring|gather): per block")
         self.assertEqual(done.err.count("more is recomputed than configured"), 1, done.err)
 
-    def test_a_table_of_ranks_goes_on_after_those_that_do_not_fit(self):
+    def test_table_of_ranks_continues_after_meshes_that_do_not_fit(self):
         out = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--ranks", 0, "--set",
                                "micro_batch_size=1", "--set", "global_batch_size=16").out
         self.assertRegex(out, r"(?m)^ +1 +1  does not fit: memory: the run needs [\d.]+ MiB .* may be used")
@@ -401,7 +401,7 @@ class PlanTest(SystemTest):
                                 "--set", "model.max_position_embeddings=131072", "--set", "context_parallel_size=65536", code=USAGE)
         self.assertIn("the table ends at 1024 ranks, and 4294901760 are the fewest", done.err)
 
-    def test_json_says_what_is_expected_and_what_it_depends_on(self):
+    def test_json_has_the_forecast_and_its_assumptions(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         flags = (path, "--gpu", "h200", "--ranks", 8)
         one = json.loads(self.run_program("plan", *flags, "--json").out)
@@ -421,7 +421,7 @@ class PlanTest(SystemTest):
         self.assertLessEqual(found["fastest"][0]["expected_seconds"], one["expected_seconds"])
         self.assertIn("precision fp8_tensorwise", [c["change"] for c in found["fastest"][-1]["one_change"]])
 
-    def test_plan_of_ranks_without_a_gpu_is_of_this_machine(self):
+    def test_plan_of_ranks_without_a_gpu_describes_this_machine(self):
         config = self.make_config(device="cpu")
         steps = [json.loads(self.run_program("plan", config, "--ranks", n, "--json").out) for n in (1, 2)]
         self.assertEqual([s["gpu"] for s in steps], [None, None])
@@ -430,7 +430,7 @@ class PlanTest(SystemTest):
         for flags in (("--ranks", 0), ("--ranks", 2, "--search")):
             self.assertIn("say which with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
 
-    def test_published_steps_are_compared(self):
+    def test_published_step_times_are_compared(self):
         script = ROOT / "scripts" / "bench" / "plan" / "published.py"
         out = self.folder / "out.json"
         done = subprocess.run([sys.executable, script, "--program", PROGRAM, "--only", "nanochat", "--out", out],
@@ -446,12 +446,12 @@ class PlanTest(SystemTest):
         none = subprocess.run([sys.executable, script, "--program", PROGRAM, "--only", "no such row"], capture_output=True, text=True)
         self.assertIn("no row has 'no such row' in its name", none.stderr)
 
-    def test_more_ranks_than_a_dry_run_takes_seconds_for_are_no_ring(self):
+    def test_ring_is_not_compared_beyond_512_ranks(self):
         out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set", "context_parallel_size=4096",
                                "--set", "seq_length=8192", "--set", "model.max_position_embeddings=8192").out
         self.assertRegex(out, r"keys and values +gather: .*\n +instead of ring: not compared with more than 512 ranks")
 
-    def test_recomputation_for_want_of_memory_changes_no_bit(self):
+    def test_recomputation_chosen_for_memory_is_bit_exact(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, schedule={"lr_warmup_iters": 0}, runtime_reserve_mib=0, micro_batch_size=4)
         plans = [self.run_program("plan", self.make_config("plan.json", **common, recompute_granularity=mode)).out

@@ -18,7 +18,7 @@ def tensors(folder):
 
 
 class PruningTest(SystemTest):
-    def test_pruned_weights_are_zero_in_files_and_after_a_resume(self):
+    def test_pruned_weights_stay_zero_in_files_and_after_a_resume(self):
         config = self.make_config(train_iters=8, pruning={"sparsity": 0.5, "start": 2, "end": 6, "interval": 2})
         self.run_program("train", config, "--set", "save=whole", "--set", "save_interval=5")
         self.assertEqual([r["sparsity"] for r in self.records("whole") if r["event"] == "step"],
@@ -37,7 +37,7 @@ class PruningTest(SystemTest):
     def train(self, config, save, *more):
         self.run_program("train", config, "--set", f"save={save}", *(word for key in more for word in ("--set", key)))
 
-    def test_a_lottery_ticket_goes_on_from_a_step_with_the_mask_of_another(self):
+    def test_lottery_ticket_resumes_a_step_with_the_mask_of_another_run(self):
         config = self.make_config(train_iters=8, save_interval=4)
         self.train(config, "dense")
         rewind = ["load=dense", "load_step=4", "pruning.mask_from=dense"]
@@ -73,7 +73,7 @@ class PruningTest(SystemTest):
                 self.assertEqual(second[name].count(0), round(0.36 * len(values)))
                 self.assertTrue(all(y == 0 for x, y in zip(values, second[name]) if x == 0), "no weight comes back")
 
-    def test_weights_trained_by_srste_are_dense_in_checkpoints_and_sparse_for_readers(self):
+    def test_srste_checkpoints_are_dense_and_exports_sparse(self):
         llama = {"model_type": "llama", "intermediate_size": 64}
         config = self.make_config(train_iters=8, save_interval=4, eval_interval=8, precision="bf16", model=llama, optimizer="muon",
                                   pruning={"sparsity": 0.5, "pattern": "2:4", "method": "srste", "srste_decay": 0.01})

@@ -14,19 +14,19 @@ class ConfigTest(SystemTest):
     def test_misspelt_key_names_the_nearest(self):
         self.refuse(says=["learning_rat", "learning_rate"], learning_rat=1e-3)
 
-    def test_misspelt_key_of_the_model(self):
+    def test_misspelt_model_key_names_the_nearest(self):
         self.refuse(says=["hiden_size", "hidden_size"], model={"hiden_size": 32})
 
-    def test_misspelt_override(self):
+    def test_misspelt_override_names_the_nearest(self):
         self.refused("train", self.make_config(), "--set", "train_iter=3", code=USAGE, says=["train_iter"])
 
-    def test_wrong_type(self):
+    def test_value_of_the_wrong_type_is_named(self):
         self.refuse(says=["train_iters", "ten"], train_iters="ten")
 
-    def test_out_of_range(self):
+    def test_value_out_of_range_is_named(self):
         self.refuse(says=["learning_rate", "-1"], learning_rate=-1)
 
-    def test_required_key_missing(self):
+    def test_missing_required_key_is_named(self):
         path = self.make_config()
         config = json.loads(path.read_text())
         del config["global_batch_size"]
@@ -38,21 +38,21 @@ class ConfigTest(SystemTest):
         path.write_text(path.read_text().replace('"global_batch_size": 4,', '"global_batch_size": 4,,'))
         self.refused("train", path, code=USAGE, says=[path.name])
 
-    def test_no_such_config(self):
+    def test_missing_config_file_is_named(self):
         self.refused("train", "nowhere.json", code=None, says=["nowhere.json"])
 
-    def test_heads_do_not_divide(self):
+    def test_indivisible_heads_are_refused(self):
         self.refuse(says=["num_attention_heads", "3"], model={"num_attention_heads": 3})
 
-    def test_sequence_longer_than_positions(self):
+    def test_sequence_longer_than_positions_is_refused(self):
         self.refuse(says=["seq_length", "max_position_embeddings", "64", "32"], seq_length=64)
 
-    def test_unknown_verb_and_flag(self):
+    def test_unknown_verb_and_flag_are_refused(self):
         self.refused("trian", self.make_config(), code=USAGE, says=[])
         self.refused("train", self.make_config(), "--nonsense", code=USAGE, says=["nonsense"])
         self.refused("train", code=USAGE, says=["config"])
 
-    def test_cuda_is_refused_where_there_is_none(self):
+    def test_cuda_is_refused_without_a_gpu(self):
         if shutil.which("nvidia-smi"):
             self.skipTest("this machine may have a GPU")
         self.refuse(says=["device cuda: "], device="cuda")
@@ -65,36 +65,36 @@ class DataTest(SystemTest):
     def refuse(self, code, says):
         self.refused("train", self.make_config(), code=code, says=says)
 
-    def test_no_file_matches(self):
+    def test_pattern_without_files_is_refused(self):
         self.refused("train", self.make_config(train_data="data/none_*.bin"), code=USAGE,
                      says=["train_data", "data/none_*.bin"])
 
-    def test_truncated_shard(self):
+    def test_truncated_shard_is_refused(self):
         self.make_data()
         os.truncate(self.shard(), self.shard().stat().st_size - 100)
         self.refuse(ERROR, [self.shard().name, "truncated"])
 
-    def test_shard_cut_in_its_header(self):
+    def test_shard_with_a_truncated_header_is_refused(self):
         self.make_data()
         os.truncate(self.shard(), 500)
         self.refuse(ERROR, [self.shard().name, "truncated"])
 
-    def test_empty_shard(self):
+    def test_empty_shard_is_refused(self):
         self.make_data()
         os.truncate(self.shard(), 0)
         self.refuse(ERROR, [self.shard().name, "empty"])
 
-    def test_token_outside_the_vocabulary(self):
+    def test_token_outside_the_vocabulary_is_refused(self):
         self.make_data()
         write_shard(self.shard(), random_tokens(3000) + [300] + random_tokens(500))
         self.refuse(ERROR, [self.shard().name, "token 3000 is 300", "257"])
 
-    def test_text_instead_of_tokens(self):
+    def test_text_instead_of_tokens_is_refused(self):
         self.make_data()
         self.shard().write_text("In the beginning was the word, and it was no token. " * 100)
         self.refuse(USAGE, [self.shard().name])
 
-    def test_shard_shorter_than_a_sequence(self):
+    def test_shard_shorter_than_a_sequence_is_refused(self):
         self.make_data()
         write_shard(self.shard(), random_tokens(20))
         self.refuse(USAGE, ["33", "20"])
@@ -119,7 +119,7 @@ class MemoryTest(SystemTest):
         self.refused("train", config, code=USAGE,
                      says=["memory: the run needs 18", "MiB reserve", "512.0 MiB", "optimizer", "smaller with"])
 
-    def test_model_larger_than_any_machine(self):
+    def test_model_larger_than_any_machine_is_refused(self):
         config = self.make_config(model={"hidden_size": 65536, "num_hidden_layers": 100, "num_attention_heads": 512})
         self.refused("train", config, code=USAGE, says=["memory", "may be used"])
 
@@ -142,12 +142,12 @@ class ResumeTest(SystemTest):
         self.refused("train", self.config, "--set", "model.num_hidden_layers=3", "--set", "seed=7", code=USAGE,
                      says=["model.num_hidden_layers: 2 -> 3", "seed: 1234 -> 7"])
 
-    def test_changed_learning_rate_is_told(self):
+    def test_changed_learning_rate_is_reported(self):
         done = self.run_program("train", self.config, "--set", "train_iters=30", "--set", "learning_rate=2e-3")
         self.assertIn("learning_rate", done.err)
         self.assertIn("0.002", done.err)
 
-    def test_checkpoint_folder_that_is_not_there(self):
+    def test_missing_checkpoint_folder_is_named(self):
         self.refused("train", self.config, "--load", "run/step-00000015", code=USAGE, says=["run/step-00000015"])
 
 

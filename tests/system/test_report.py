@@ -14,7 +14,7 @@ from harness import DONE, ERROR, REQUEUE, ROOT, TIMEOUT, USAGE, SystemTest
 
 
 class ReportTest(SystemTest):
-    def test_one_run_and_two(self):
+    def test_reports_cover_one_run_or_two(self):
         self.run_program("train", self.make_config(train_iters=20, eval_interval=10, eval_iters=2))
         self.assertIn("run/report.html", self.run_program("report", "run").out)
         page = (self.folder / "run" / "report.html").read_text()
@@ -28,7 +28,7 @@ class ReportTest(SystemTest):
         self.assertIn("2 training runs", page)
         self.assertIn("<th>learning_rate</th><td>0.001</td><td>0.002</td>", page)
 
-    def test_picture_has_the_charts_that_are_asked_for(self):
+    def test_picture_has_the_requested_charts(self):
         self.run_program("train", self.make_config(train_iters=20, eval_interval=10, eval_iters=2))
         self.run_program("report", "run")
         page, image = self.folder / "run" / "report.html", self.folder / "picture.svg"
@@ -50,10 +50,10 @@ class ReportTest(SystemTest):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("no chart Weather; the page has Training loss, ", refused.stderr)
 
-    def test_the_committed_picture_is_whole(self):
+    def test_committed_picture_is_complete(self):
         self.assertEqual(len(ElementTree.parse(ROOT / "docs" / "report.svg").getroot()), 5)  # the style and four charts
 
-    def test_not_a_run(self):
+    def test_folder_without_a_run_is_refused(self):
         self.refused("report", "nowhere", code=USAGE, says=["nowhere", "metrics.jsonl"])
 
     def test_watch_follows_until_the_end(self):
@@ -71,7 +71,7 @@ class ReportTest(SystemTest):
         self.assertNotIn('http-equiv="refresh"', page.read_text())
 
 
-    def test_watch_waits_for_a_run_that_has_not_begun(self):
+    def test_watch_waits_for_a_run_to_start(self):
         watch = self.start("report", "run", "--watch", "--every", "1")
         end = time.monotonic() + TIMEOUT
         while "waiting for run/metrics.jsonl" not in self.said(watch) and time.monotonic() < end:
@@ -83,7 +83,7 @@ class ReportTest(SystemTest):
 
 
 class ScalingTest(SystemTest):
-    def test_budget_parameters_and_config(self):
+    def test_scaling_accepts_a_budget_parameters_or_a_config(self):
         out = self.run_program("scaling", "--flops", "5.76e23", "--rate", "1e18").out
         self.assertIn("Besiroglu et al. 2024", out)
         self.assertIn("Kaplan et al. 2020", out)
@@ -92,7 +92,7 @@ class ScalingTest(SystemTest):
         self.assertIn("the run by the same laws", self.run_program("scaling", self.make_config()).out)
         self.assertIn("Hoffmann", self.run_program("scaling", "--help").out)
 
-    def test_nothing_to_plan(self):
+    def test_scaling_without_a_target_is_refused(self):
         self.refused("scaling", code=USAGE, says=["--parameters", "--flops"])
         self.refused("scaling", "--hours", "3", code=USAGE, says=["--rate"])
         self.refused("scaling", "--flops", "-1", code=USAGE, says=["--flops"])
@@ -117,7 +117,7 @@ class SweepTest(SystemTest):
     def runs(self):
         return sorted(p.name for p in (self.folder / "sw").iterdir() if p.is_dir())
 
-    def test_all_combinations_and_again(self):
+    def test_sweep_runs_all_combinations_and_repeats_only_missing_ones(self):
         done = self.sweep()
         self.assertEqual(self.runs(), ["000-learning_rate=1e-3-seed=1", "001-learning_rate=1e-3-seed=2",
                                        "002-learning_rate=3e-3-seed=1", "003-learning_rate=3e-3-seed=2"])
@@ -131,7 +131,7 @@ class SweepTest(SystemTest):
         self.assertEqual(again.err.count("is done already"), 3)
         self.assertEqual(len(self.runs()), 4)
 
-    def test_a_failed_run_is_named_and_the_others_go_on(self):
+    def test_failed_run_is_named_and_the_others_continue(self):
         shutil.copytree(self.folder / "data", self.folder / "broken")
         for path in (self.folder / "broken").glob("*_train_*"):
             path.write_bytes(b"not a shard")
@@ -155,7 +155,7 @@ class SweepTest(SystemTest):
         self.refused("sweep", self.config, "--set", "seed=1,2", "-o", "sw", code=USAGE,
                      says=["belongs to a sweep of another"])
 
-    def test_a_stopped_sweep_goes_on(self):
+    def test_stopped_sweep_resumes(self):
         sweep = self.start("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0",
                            "-o", "sw")
         first = "sw/000-train_iters=100000-eval_interval=0"
@@ -166,7 +166,7 @@ class SweepTest(SystemTest):
                         "the run has saved before it ended")
         self.assertEqual(len(self.runs()), 1)
 
-    def test_a_killed_sweep_leaves_no_run_behind_and_starts_again(self):
+    def test_killed_sweep_leaves_no_process_and_restarts(self):
         adopt_orphans(True)  # the kernel continues a stopped process group that loses its last parent of the session
         self.addCleanup(adopt_orphans, False)
         values = ("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
@@ -193,7 +193,7 @@ class SweepTest(SystemTest):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.02)
 
-    def test_losses_are_drawn_by_rate_and_width(self):
+    def test_losses_are_plotted_by_learning_rate_and_width(self):
         self.run_program("sweep", self.config, "--widths", "16,32", "--set", "learning_rate=1e-3,3e-3", "-o", "sw")
         self.assertEqual(self.runs(), ["000-width=16-learning_rate=1e-3", "001-width=16-learning_rate=3e-3",
                                        "002-width=32-learning_rate=1e-3", "003-width=32-learning_rate=3e-3"])
@@ -211,7 +211,7 @@ class SweepTest(SystemTest):
         self.refused("sweep", self.config, "--widths", "16", "--coordinate-check", "-o", "other", code=USAGE,
                      says=["two widths"])
 
-    def test_the_coordinate_check_tells_mup_from_none(self):
+    def test_coordinate_check_distinguishes_mup(self):
         check = ("--widths", "64,192", "--coordinate-check", "--set", "learning_rate=6e-3")
         with_mup = self.run_program("sweep", self.config, *check, "--set", "mup_base_width=64", "-o", "sw")
         self.assertIn("(limit 1.3)", with_mup.out)
@@ -248,7 +248,7 @@ class CompareTest(SystemTest):
         self.config = self.make_config(train_iters=12, schedule={"lr_warmup_iters": 1}, eval_interval=6, eval_iters=1,
                                        precision="fp8_tensorwise", fp8={"format": "e4m3"})
 
-    def test_two_runs_and_what_tells_them_apart(self):
+    def test_compare_reports_losses_and_differing_options(self):
         done = self.run_program("compare", self.config, "-o", "both")
         self.assertIn("held out, step 12", done.out)
         comparison = json.loads((self.folder / "both" / "compare.json").read_text())
@@ -269,7 +269,7 @@ class CompareTest(SystemTest):
         again = self.run_program("compare", self.config, "-o", "both", "--summary", "--max-gap", "-1", code=ERROR)
         self.assertIn("gap of the held-out loss to bf16", again.err)
 
-    def test_what_cannot_be_compared_is_refused(self):
+    def test_incomparable_runs_are_refused(self):
         self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8.format=auto", "-o", "both", code=USAGE,
                      says=["precision bf16 quantizes nothing"])
         self.refused("compare", self.config, "--reference", "mxfp8", "-o", "both", code=USAGE, says=["--reference", "mxfp8"])

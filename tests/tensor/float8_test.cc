@@ -64,7 +64,7 @@ class Float8 : public testing::Test {};
 using Types = testing::Types<f8_e4m3, f8_e5m2, f4_e2m1>;
 TYPED_TEST_SUITE(Float8, Types);
 
-TYPED_TEST(Float8, EveryCodeHasItsValueAndRoundTrips) {
+TYPED_TEST(Float8, EveryEncodingHasItsValueAndRoundTrips) {
   using T = TypeParam;
   EXPECT_EQ(value_of<T>(Format<T>::kMaxValue), double(T::kMost));
   for (int code = 0; code < Format<T>::kSign; ++code)
@@ -82,12 +82,12 @@ TYPED_TEST(Float8, EveryCodeHasItsValueAndRoundTrips) {
     }
 }
 
-TYPED_TEST(Float8, EveryBf16GoesToTheNearestCode) {
+TYPED_TEST(Float8, EveryBf16RoundsToNearest) {
   for (uint32_t bits = 0; bits < 0x7f80; ++bits) expect_rounds<TypeParam>(to_float(bf16{uint16_t(bits)}));
 }
 
 // Midpoints of neighbours are floats, so that every tie there is can be tried, and the floats beside it.
-TYPED_TEST(Float8, EveryTieGoesToTheEvenCodeAndNothingElseDoes) {
+TYPED_TEST(Float8, TiesRoundToEven) {
   using T = TypeParam;
   for (int code = 0; code < Format<T>::kMaxValue; ++code) {
     const auto tie = float((value_of<T>(code) + value_of<T>(code + 1)) / 2);
@@ -96,7 +96,7 @@ TYPED_TEST(Float8, EveryTieGoesToTheEvenCodeAndNothingElseDoes) {
   }
 }
 
-TYPED_TEST(Float8, RandomFloatsGoToTheNearestCode) {
+TYPED_TEST(Float8, RandomFloatsRoundToNearest) {
   for (uint64_t i = 0; i < 20000; ++i) {
     const uint32_t bits = random_bits(1, stream_of("float8"), i) & 0x7fffffffu;
     const float anywhere = std::bit_cast<float>(bits),
@@ -106,7 +106,7 @@ TYPED_TEST(Float8, RandomFloatsGoToTheNearestCode) {
   }
 }
 
-TYPED_TEST(Float8, WhatIsTooLargeSaturatesAndNanStaysNan) {
+TYPED_TEST(Float8, OverflowSaturatesAndNanIsKept) {
   using T = TypeParam;
   for (const float x : {T::kMost * 1.0625f, std::numeric_limits<float>::max(), kInf}) {
     EXPECT_EQ(to_float(from_float<T>(x)), T::kMost);
@@ -125,7 +125,7 @@ TYPED_TEST(Float8, SaturatesHalfwayToTheNextCode) {
 
 // What ml_dtypes 0.5 makes of them (float4_e2m1fn, numpy's astype): the floats around every boundary of two codes, and
 // how many of all finite bf16 of one sign become which code.
-TEST(Float4, AgreesWithMlDtypes) {
+TEST(Float4, MatchesMlDtypes) {
   const int quantized[][3] = {{0, 0, 1}, {1, 2, 2}, {2, 2, 3}, {3, 4, 4}, {4, 4, 5}, {5, 6, 6}, {6, 6, 7}};
   const float boundaries[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
   for (size_t i = 0; i < 7; ++i) {
@@ -143,7 +143,7 @@ TEST(Float4, AgreesWithMlDtypes) {
 }
 
 // Between two codes: as often the upper one as x's place says, to a unit of 24 bits; a code stays what it is.
-TEST(Float4, RoundsAtRandomWithoutBias) {
+TEST(Float4, StochasticRoundingIsUnbiased) {
   for (int code = 0; code < 0x7; ++code)
     for (int part = 0; part < 64; ++part) {
       const double below = value_of<f4_e2m1>(code), gap = value_of<f4_e2m1>(code + 1) - below;
@@ -167,7 +167,7 @@ TEST(Float4, RoundsAtRandomWithoutBias) {
   EXPECT_NEAR(sum / 20000, -2.3, 0.02);
 }
 
-TEST(GlobalScale, LeavesEveryBlockAnE4m3) {
+TEST(GlobalScale, KeepsBlockScalesWithinE4m3) {
   for (uint64_t i = 0; i < 5000; ++i) {
     const float amax = std::ldexp(1 + random_uniform(3, stream_of("amax"), i), int(i % 220) - 95);
     const GlobalScale global = global_scale(amax);
@@ -190,7 +190,7 @@ TEST(GlobalScale, LeavesEveryBlockAnE4m3) {
   }
 }
 
-TEST(E8m0, EveryCodeIsItsPowerOfTwo) {
+TEST(E8m0, EveryEncodingIsItsPowerOfTwo) {
   for (int code = 0; code < 255; ++code) {
     const float x = to_float(e8m0{uint8_t(code)});
     ASSERT_EQ(double(x), std::ldexp(1.0, code - 127));
@@ -203,7 +203,7 @@ TEST(E8m0, EveryCodeIsItsPowerOfTwo) {
 }
 
 // The largest value reaches the largest code and nothing clips; with powers of two it stays above half of it.
-TEST(CodeScale, BringsTheLargestValueToTheLargestCode) {
+TEST(CodeScale, MapsAmaxToTheFormatMaximum) {
   for (const float most : {f8_e4m3::kMost, f8_e5m2::kMost})
     for (uint64_t i = 0; i < 5000; ++i) {
       const float amax = std::ldexp(1 + random_uniform(2, stream_of("amax"), i), int(i % 230) - 110);
@@ -218,7 +218,7 @@ TEST(CodeScale, BringsTheLargestValueToTheLargestCode) {
     }
 }
 
-TEST(CodeScale, IsDefinedAtTheEdges) {
+TEST(CodeScale, HandlesZeroTinyAndNonFiniteAmax) {
   for (const bool power : {false, true}) {
     const CodeScale zero = code_scale(0, 448, power);
     EXPECT_EQ(zero.factor, 1);

@@ -43,7 +43,7 @@ class Half : public testing::Test {
 using Formats = testing::Types<f16, bf16>;
 TYPED_TEST_SUITE(Half, Formats);
 
-TYPED_TEST(Half, EveryPatternHasItsValueAndRoundTrips) {
+TYPED_TEST(Half, EveryEncodingHasItsValueAndRoundTrips) {
   const Format f = this->format;
   for (uint32_t bits = 0; bits < 0x8000; ++bits)
     for (uint32_t sign : {0u, f.sign()}) {
@@ -63,7 +63,7 @@ TYPED_TEST(Half, EveryPatternHasItsValueAndRoundTrips) {
 }
 
 // Midpoints of neighbours are floats, so that every tie there is can be tried, and the floats beside it.
-TYPED_TEST(Half, EveryTieGoesToTheEvenPatternAndNothingElseDoes) {
+TYPED_TEST(Half, TiesRoundToEven) {
   const Format f = this->format;
   for (uint32_t low = 0; low < f.infinity(); ++low) {
     const double next = low + 1 == f.infinity() ? 2 * value_of(f, low) - value_of(f, low - 1) : value_of(f, low + 1);
@@ -77,7 +77,7 @@ TYPED_TEST(Half, EveryTieGoesToTheEvenPatternAndNothingElseDoes) {
   }
 }
 
-TYPED_TEST(Half, RandomFloatsGoToTheNearestPattern) {
+TYPED_TEST(Half, RandomFloatsRoundToNearest) {
   const Format f = this->format;
   for (uint64_t i = 0; i < 200000; ++i) {
     const float x = std::bit_cast<float>(random_bits(3, 1, i) & 0x7fffffffu);
@@ -95,7 +95,7 @@ TYPED_TEST(Half, RandomFloatsGoToTheNearestPattern) {
   }
 }
 
-TYPED_TEST(Half, NanAndInfinityStay) {
+TYPED_TEST(Half, NanAndInfinityAreKept) {
   EXPECT_EQ(from_float<TypeParam>(kInf).bits, this->format.infinity());
   EXPECT_EQ(from_float<TypeParam>(-kInf).bits, this->format.infinity() | 0x8000u);
   for (uint32_t nan : {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
@@ -139,7 +139,7 @@ TEST(Tf32, KeepsZerosInfinitiesAndNans) {
 }
 
 // Over all 2^16 upper halves of the random word, x goes up exactly as often as its lower 16 bits say.
-TEST(StochasticRounding, IsExactlyInProportion) {
+TEST(StochasticRounding, RoundsUpWithTheExactProbability) {
   for (uint32_t u :
        {0x3f800000u, 0x3f800001u, 0x3f808000u, 0x3f80ffffu, 0xbf804000u, 0x00000001u, 0x7f7f1234u, 0xc2281fffu}) {
     const uint32_t fraction = u & 0xffffu;
@@ -162,7 +162,7 @@ void for_floats(const Fn& fn) {
   }
 }
 
-TEST(Halves, AreTheFloatAgain) {
+TEST(Halves, RejoinToTheCanonicalFloat) {
   int64_t moved = 0;
   for_floats([&](uint32_t u) {
     const float x = settled(std::bit_cast<float>(u));
@@ -184,7 +184,7 @@ TEST(Halves, AreTheFloatAgain) {
   EXPECT_EQ(joined({0}, 0), 0.0f) << "memory of zeros holds zeros";
 }
 
-TEST(Halves, SettleOnce) {
+TEST(Halves, CanonicalFloatsAreStable) {
   for_floats([](uint32_t u) {
     const float x = settled(std::bit_cast<float>(u));
     ASSERT_EQ(std::bit_cast<uint32_t>(settled(x)), std::bit_cast<uint32_t>(x)) << std::hex << u;

@@ -20,13 +20,13 @@ TEST(DTypes, HaveTheirSizesAndNames) {
   }
 }
 
-TEST(DTypes, ByFloatPicksTheTypeAndRefusesOthers) {
+TEST(DTypes, ByFloatDispatchesAndRefusesOtherDtypes) {
   for (DType d : {DType::f32, DType::bf16, DType::f16})
     EXPECT_EQ(by_float(d, []<class T>() { return DTypeOf<T>::value; }), d);
   EXPECT_TRUE(has(error_of([] { by_float(DType::i32, []<class T>() {}); }), "expected a float dtype"));
 }
 
-TEST(Shapes, CountAndCompare) {
+TEST(Shapes, CountElementsAndCompare) {
   EXPECT_EQ((Shape{2, 3, 4}).numel(), 24);
   EXPECT_EQ((Shape{5, 0}).numel(), 0);
   EXPECT_EQ((Shape{}).numel(), 1);
@@ -52,12 +52,12 @@ struct Grid {
 };
 int32_t element(const Tensor& t, int64_t r, int64_t c) { return t.as<int32_t>()[r * t.stride() + c]; }
 
-TEST(Tensors, AreAbsentWithoutData) {
+TEST(Tensors, AreFalseWithoutData) {
   EXPECT_FALSE(Tensor{});
   EXPECT_TRUE(Grid(1, 1).t);
 }
 
-TEST(Tensors, KnowTheirBytesAndTheirDtype) {
+TEST(Tensors, ReportBytesAndDtype) {
   Grid g(3, 4);
   EXPECT_EQ(g.t.bytes(), 48u);
   EXPECT_EQ(g.t.at(5), g.data.data() + 5);

@@ -55,7 +55,7 @@ std::string letters(uint64_t seed, int count, size_t size) {
   return text;
 }
 
-TEST(Bpe, EqualsItsDefinition) {
+TEST(Bpe, MatchesItsDefinition) {
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (const bool ordered : {true, false}) {
       const int alphabet = 1 + int(seed % 3);
@@ -73,7 +73,7 @@ TEST(Bpe, EqualsItsDefinition) {
     }
 }
 
-TEST(Bpe, RanksImplyMergesOfEverySplit) {
+TEST(Bpe, RanksImplyAllMerges) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
   tokens.insert(tokens.end(), {"ab", "ba", "aba", ""});
@@ -91,7 +91,7 @@ TEST(Bpe, RanksImplyMergesOfEverySplit) {
 }
 
 // Looking tokens up and the table that ranks imply are two ways to the same ids; so are batches of any size.
-TEST(Bpe, RanksAndTheirMergesGiveTheSameIds) {
+TEST(Bpe, RanksAndMergesGiveTheSameIds) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const int alphabet = 1 + int(seed % 3);
     const auto tokens = random_rules(seed, alphabet, true).first;
@@ -109,7 +109,7 @@ TEST(Bpe, RanksAndTheirMergesGiveTheSameIds) {
   }
 }
 
-TEST(Bpe, WholePiecesComeFirstWhereAsked) {
+TEST(Bpe, WholeTokensTakePrecedenceIfEnabled) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
   tokens.push_back("xyz");  // no merge makes it
@@ -122,7 +122,7 @@ TEST(Bpe, WholePiecesComeFirstWhereAsked) {
   }
 }
 
-TEST(Bpe, AVocabularyWithoutAByteIsAnError) {
+TEST(Bpe, VocabularyWithoutAByteIsAnError) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 255; ++byte) tokens.emplace_back(1, char(byte));
   expect_parts(error_of([&] { Bpe(tokens, {}, false); }), {"byte 255", "byte-level"});

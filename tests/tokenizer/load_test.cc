@@ -63,7 +63,7 @@ TEST(Load, IdsOutsideTheVocabularyAreErrors) {
 }
 
 // A text cut wherever last_cut() allows has the ids of the whole, special tokens included.
-TEST(Load, CutsChangeNoId) {
+TEST(Load, SafeCutsChangeNoId) {
   for (const char* name : {"gpt2.json", "llama3.json", "qwen2.json"})
     for (const bool special : {false, true}) {
       const auto tokenizer = fixture(name, special);
@@ -83,7 +83,7 @@ TEST(Load, CutsChangeNoId) {
     }
 }
 
-TEST(Load, DescriptorBringsTheFilesAndTheSettingsBack) {
+TEST(Load, DescriptorRestoresFilesAndSettings) {
   for (const bool special : {false, true}) {
     TokenizerOptions of_ranks = ranks();
     of_ranks.allow_special = special;
@@ -111,7 +111,7 @@ TEST(Load, DescriptorBringsTheFilesAndTheSettingsBack) {
   }
 }
 
-TEST(Load, FoldersOfModels) {
+TEST(Load, FindsTheTokenizerAndEosOfModelFolders) {
   TempDir dir;
   expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {dir.path(), "no tokenizer", "tokenizer.json"});
   std::filesystem::copy(kFixtures + "llama3.json", dir / "tokenizer.json");
@@ -131,7 +131,7 @@ TEST(Load, FoldersOfModels) {
   EXPECT_EQ(load_tokenizer(dir.path())->name(), "gpt2");
 }
 
-TEST(Load, BadRankFilesAreErrors) {
+TEST(Load, InvalidRankFilesAreErrors) {
   TempDir dir;
   const std::string path = dir / "x.tiktoken", good = read_bytes(kFixtures + "ranks.tiktoken");
   const auto message = [&](const std::string& content, auto change) {
@@ -225,7 +225,7 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   EXPECT_THROW(make_tokenizer({.source = kFixtures + "gpt2.json", .split = "gpt2"}), Error);
 }
 
-TEST(Load, UnsupportedTokenizerJsonsOfCharactersAreRefusedByName) {
+TEST(Load, UnsupportedCharacterTokenizerJsonsAreRefusedByName) {
   const std::string good = read_bytes(kFixtures + "sentencepiece/pieces.json");
   const auto message = [&](auto change) {
     nlohmann::json json = nlohmann::json::parse(good);
@@ -261,7 +261,7 @@ TEST(Load, UnsupportedTokenizerJsonsOfCharactersAreRefusedByName) {
                {"Metaspace", "others"});
 }
 
-TEST(Load, BadGpt2FilesAreErrors) {
+TEST(Load, InvalidGpt2FilesAreErrors) {
   TempDir dir;
   const std::string vocab = dir / "encoder.json", merges = dir / "vocab.bpe";
   const auto message = [&](const std::string& v, const std::string& m) {
@@ -280,7 +280,7 @@ TEST(Load, BadGpt2FilesAreErrors) {
 }
 
 // Patterns that are not built in run on PCRE2, or are refused by a program without it.
-TEST(Load, OtherSplitPatterns) {
+TEST(Load, OtherSplitPatternsUsePcre2) {
   TempDir dir;
   nlohmann::json json = nlohmann::json::parse(read_bytes(kFixtures + "gpt2.json"));
   const auto split = [](const char* pattern) {
@@ -316,7 +316,7 @@ TEST(Load, OtherSplitPatterns) {
 }
 
 // Numbers cut out, of Unicode 16 too, by as many as may stand together; no cut but between documents.
-TEST(Load, NumbersAreCutOut) {
+TEST(Load, DigitRunsAreSplit) {
   const std::string text = "ab1234 5\xf0\x90\xb5\x80x";  // U+10D40: a digit of Unicode 16
   const auto pieces = [&](const char* pattern) {
     Splitter splitter;
@@ -332,7 +332,7 @@ TEST(Load, NumbersAreCutOut) {
   EXPECT_EQ(pieces("\\p{N}"), (Pieces{"ab", "1", "2", "3", "4", " ", "5", "\xf0\x90\xb5\x80", "x"}));
 }
 
-TEST(Descriptor, HostileOnesAreErrors) {
+TEST(Descriptor, MalformedDescriptorsAreErrors) {
   for (const char* bad :
        {"{\"type\": \"tiktoken\", \"files\": [\"../x\"]}", "{\"type\": \"tiktoken\", \"files\": [\"\"]}",
         "{\"type\": \"tiktoken\", \"files\": [\"..\"]}", "{\"type\": \"tiktoken\", \"files\": 3}",

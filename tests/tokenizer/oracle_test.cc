@@ -46,7 +46,7 @@ std::vector<std::string> sweep() {
   return texts;
 }
 
-TEST(Oracles, ShortTextsHaveTheirIds) {
+TEST(Oracles, ShortTextsMatchReferenceIds) {
   const nlohmann::json all = cases();
   const auto texts = all["texts"].get<std::vector<std::string>>();
   ASSERT_GT(texts.size(), 100u);
@@ -63,7 +63,7 @@ TEST(Oracles, ShortTextsHaveTheirIds) {
   }
 }
 
-TEST(Oracles, EveryCharacterHasItsClassEverywhere) {
+TEST(Oracles, EveryCharacterMatchesReferenceIds) {
   const nlohmann::json all = cases();
   const auto texts = sweep();
   for (const auto& [name, digest] : all["sweep"].items()) {
@@ -98,7 +98,7 @@ std::string digest_of(std::string_view bytes) {
   return std::string(hex, 8);
 }
 
-TEST(Oracles, NormalizedAndStrippedTextsHaveTheirIds) {
+TEST(Oracles, NormalizedAndStrippedTextsMatchReferenceIds) {
   const TempDir dir;
   const nlohmann::json all = form_cases();
   const auto texts = all["texts"].get<std::vector<std::string>>();
@@ -121,7 +121,7 @@ TEST(Oracles, NormalizedAndStrippedTextsHaveTheirIds) {
   }
 }
 
-TEST(Oracles, NormalFormsOfEveryCharacterAreTheirs) {
+TEST(Oracles, NormalFormsOfEveryCharacterMatchReference) {
   const nlohmann::json all = form_cases();
   const std::map<std::string, Form> forms = {
       {"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
@@ -165,7 +165,7 @@ TEST(Oracles, CutsOfNormalizedTextsChangeNoId) {
 }
 
 // The two files of GPT-2 say the same as its tokenizer.json.
-TEST(Oracles, Gpt2FilesAgreeWithTheirTokenizerJson) {
+TEST(Oracles, Gpt2FilesMatchTheirTokenizerJson) {
   const auto pair = load_tokenizer(kFixtures + "gpt2"), json = load_tokenizer(kFixtures + "gpt2.json");
   EXPECT_EQ(pair->name(), "gpt2");
   EXPECT_EQ(pair->vocab_size(), json->vocab_size() - 1);  // without <tool_call>

@@ -34,7 +34,7 @@ std::vector<std::string> pieces_of(const Regex& regex, const std::string& text) 
   return out;
 }
 
-TEST(SplitPattern, CutsWhereTokenizersCuts) {
+TEST(SplitPattern, SplitsLikeTheTokenizersLibrary) {
   if (!compiled("a", RegexDialect::oniguruma)) GTEST_SKIP() << "built without PCRE2";
   const nlohmann::json all = nlohmann::json::parse(read_bytes(kFixtures + "patterns.json"));
   const auto texts = all["texts"].get<std::vector<std::string>>();
@@ -49,7 +49,7 @@ TEST(SplitPattern, CutsWhereTokenizersCuts) {
   }
 }
 
-TEST(SplitPattern, WhatCannotBeTheSameIsRefusedByName) {
+TEST(SplitPattern, UntranslatableSyntaxIsRefusedByName) {
   const auto refused = [](const char* pattern, RegexDialect dialect) {
     return error_of([&] { to_pcre2(pattern, dialect); });
   };
@@ -92,7 +92,7 @@ TEST(SplitPattern, WhatCannotBeTheSameIsRefusedByName) {
   expect_parts(refused(std::string(5000, '(').c_str(), RegexDialect::oniguruma), {"nesting"});
 }
 
-TEST(SplitPattern, RankFilesReadAsTiktokenDoes) {
+TEST(SplitPattern, RankFilePatternsSplitLikeTiktoken) {
   if (!compiled("a", RegexDialect::rust)) GTEST_SKIP() << "built without PCRE2";
   using Pieces = std::vector<std::string>;
   const auto cut = [](const char* pattern, const std::string& text) {
@@ -109,7 +109,7 @@ TEST(SplitPattern, RankFilesReadAsTiktokenDoes) {
 
 // In a tokenizer.json a pattern is always a regular expression, never the name of a built-in one; and a + after {1,3}
 // is not a possessive quantifier.
-TEST(SplitPattern, BuiltInOnesAreTakenByTheirExpression) {
+TEST(SplitPattern, BuiltInPatternsAreRecognizedByTheirExpression) {
   if (!compiled("a", RegexDialect::oniguruma)) GTEST_SKIP() << "built without PCRE2";
   Splitter splitter;
   splitter.add_oniguruma("gpt2");
@@ -124,7 +124,7 @@ TEST(SplitPattern, BuiltInOnesAreTakenByTheirExpression) {
   EXPECT_EQ(splitter.caveat(), "");
 }
 
-TEST(SplitPattern, CharactersThatTheTablesLackAreCounted) {
+TEST(SplitPattern, CharactersMissingInTheTablesAreCounted) {
   const auto regex = compiled("\\w+", RegexDialect::oniguruma);
   if (!regex) GTEST_SKIP() << "built without PCRE2";
   Splitter splitter;

@@ -69,12 +69,12 @@ void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& digests, con
   }
 }
 
-TEST(SentencePiece, IdsAndTextsAreThoseOfThePackage) {
+TEST(SentencePiece, IdsAndTextsMatchTheSentencePiecePackage) {
   ASSERT_GE(piece_cases()["models"].size(), 4u);
   for (const auto& [name, digests] : piece_cases()["models"].items()) expect_cases(*model(name), digests, name);
 }
 
-TEST(SentencePiece, LongTextsHaveTheIdsOfThePackage) {
+TEST(SentencePiece, LongTextsMatchTheSentencePiecePackage) {
   auto texts = piece_texts();
   texts.resize(piece_cases()["plain_texts"].get<size_t>());
   std::string all, text;
@@ -96,7 +96,7 @@ std::string write_changed(const TempDir& dir, const std::string& name) {
   return dir / "tokenizer.json";
 }
 
-TEST(SentencePiece, TokenizerJsonsHaveTheIdsAndTextsOfTokenizers) {
+TEST(SentencePiece, TokenizerJsonsMatchTheTokenizersLibrary) {
   TempDir dir;
   ASSERT_GE(piece_cases()["files"].size(), 16u);
   for (const auto& [name, digests] : piece_cases()["files"].items()) {
@@ -127,7 +127,7 @@ int expect_cuts_change_no_id(const Tokenizer& tokenizer, const std::string& name
   return cuts;
 }
 
-TEST(SentencePiece, CutsChangeNoId) {
+TEST(SentencePiece, SafeCutsChangeNoId) {
   TempDir dir;
   for (const bool special : {false, true}) {
     for (const char* name : {"llama.model", "gemma.model"})
@@ -145,7 +145,7 @@ TEST(SentencePiece, CutsChangeNoId) {
     EXPECT_EQ(load_tokenizer(write_changed(dir, name))->cuts(), cuts) << name;
 }
 
-TEST(SentencePiece, TextsDecodedPartByPartAreTheTextsOfTheWhole) {
+TEST(SentencePiece, IncrementalDecodingMatchesDecodingAtOnce) {
   for (const char* name : {"llama.model", "gemma.model"}) {
     const auto tokenizer = model(name);
     for (const std::string text : {" The world\n 中文 é 😀  x", "😀"}) {
@@ -198,7 +198,7 @@ struct ModelFile : ::testing::Test {
   }
 };
 
-TEST_F(ModelFile, SelfTestsAreMade) {
+TEST_F(ModelFile, SelfTestsAreRun) {
   const auto test = [](const std::string& text, const std::string& pieces) {
     return field(4, field(1, field(1, text) + field(2, pieces)));
   };
@@ -209,7 +209,7 @@ TEST_F(ModelFile, SelfTestsAreMade) {
   expect_parts(message(llama + test("a\n", "\u2581a <0x0B>")), {path, "self_test_data", "a\n"});
 }
 
-TEST_F(ModelFile, WhatIsNotThereIsRefusedByName) {
+TEST_F(ModelFile, UnsupportedFeaturesAreRefusedByName) {
   expect_parts(message(llama + field(2, field(3, int64_t{4}))), {path, "type 4", "BPE"});
   expect_parts(message(llama + field(3, field(5, int64_t{0}))), {path, "escape_whitespaces"});
   expect_parts(message(llama + field(5, field(2, std::string("x")))), {path, "denormalizer"});
@@ -219,7 +219,7 @@ TEST_F(ModelFile, WhatIsNotThereIsRefusedByName) {
   EXPECT_EQ(with_unused->decode(std::vector<int32_t>{620}), "okenizer");
 }
 
-TEST_F(ModelFile, DamagedOnesAreRefused) {
+TEST_F(ModelFile, DamagedFilesAreRefused) {
   expect_parts(message("\n"), {path, "byte 0"});
   expect_parts(message("\n\x05"), {path, "byte 0", "field 1", "5 bytes"});
   expect_parts(message(llama + piece("", 1)), {"piece 620", "bytes"});
@@ -238,7 +238,7 @@ TEST_F(ModelFile, DamagedOnesAreRefused) {
 }
 
 // Files that end early or have a byte changed give an Error or a tokenizer.
-TEST_F(ModelFile, DamageAnywhereIsSurvived) {
+TEST_F(ModelFile, DamageAnywhereGivesAnErrorOrATokenizer) {
   for (const char* name : {"rules.model", "gemma.model", "unigram.model"}) {
     const std::string good = read_bytes(kModels + name);
     const auto survive = [&](const std::string& content) {

@@ -23,7 +23,7 @@ int32_t first_of(const std::vector<std::string>& tokens, std::string_view bytes)
   return found == tokens.end() || bytes.empty() ? -1 : int32_t(found - tokens.begin());
 }
 
-TEST(TokenTable, FindsTheFirstOfEqualTokens) {
+TEST(TokenTable, FindsTheFirstOfDuplicateTokens) {
   const auto tokens = random_tokens(1, 700);
   const TokenTable table(tokens);
   ASSERT_EQ(table.size(), tokens.size());
@@ -39,7 +39,7 @@ TEST(TokenTable, FindsTheFirstOfEqualTokens) {
 }
 
 // Growing loses nothing, in whatever order ids come.
-TEST(TokenTable, GrowsAsTokensCome) {
+TEST(TokenTable, GrowsWithoutLoss) {
   TokenTable table;
   const auto text_of = [](size_t id) { return cat("token ", id * 7919); };
   for (size_t id = 1000; id-- > 0;) EXPECT_TRUE(table.put(id, text_of(id)));

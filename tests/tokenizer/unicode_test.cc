@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-TEST(Unicode, Utf8OfEveryCharacterIsReadBack) {
+TEST(Unicode, Utf8OfEveryCharacterRoundTrips) {
   for (uint32_t code = 0; code < 0x110000; ++code) {
     if (code >= 0xd800 && code < 0xe000) continue;
     std::string text;
@@ -24,7 +24,7 @@ TEST(Unicode, Utf8OfEveryCharacterIsReadBack) {
   }
 }
 
-TEST(Unicode, WhatIsNoUtf8IsSingleBytes) {
+TEST(Unicode, InvalidUtf8DecodesToSingleBytes) {
   for (const std::string text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
                                  "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe4\xb8", "\xf0\x9f\x98"}) {
     EXPECT_EQ(char_at(text, 0).bytes, 1) << text;
@@ -33,7 +33,7 @@ TEST(Unicode, WhatIsNoUtf8IsSingleBytes) {
   }
 }
 
-TEST(Unicode, ClassesAreThoseOfUnicode16) {
+TEST(Unicode, ClassesMatchUnicode16) {
   const CharTable table;
   EXPECT_EQ(table.of('A'), kUpper);
   EXPECT_EQ(table.of(0x1c5), kUpper);  // Lt
@@ -57,7 +57,7 @@ TEST(Unicode, ClassesAreThoseOfUnicode16) {
   EXPECT_EQ(marks, 2'501u);
 }
 
-TEST(NormalForm, ComposesOrdersAndKeeps) {
+TEST(NormalForm, ComposesAndReordersAsInUnicode) {
   const NormalForm nfc(Form::nfc);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", ""},

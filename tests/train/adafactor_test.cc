@@ -74,7 +74,7 @@ std::vector<std::vector<double>> adafactor_in_double(const std::vector<Sides>& s
 
 // Two tensors of one parameter, like Q and K, whose boundary is not aligned in memory; another one, in GPT-2's order;
 // and a vector.
-TEST(Adafactor, EachTensorHasItsMomentsAndItsClippingAndMistakesShow) {
+TEST(Adafactor, KeepsMomentsAndClippingPerTensorAndDetectsMistakes) {
   const std::vector<Sides> sides{{9, 5}, {5, 5}, {7, 11}, {13, 1}};
   const auto numbers = [](size_t n, const auto& of) {
     std::vector<float> x(n);
@@ -119,7 +119,7 @@ TEST(Adafactor, EachTensorHasItsMomentsAndItsClippingAndMistakesShow) {
     EXPECT_GT(most_off(got, mistake), 1e-3) << int(mistake);
 }
 
-TEST(Adafactor, IsThatOfAnIndependentImplementation) {
+TEST(Adafactor, MatchesAnIndependentImplementation) {
   expect_near(after_20_steps(with(RuleName::adafactor)), references::kAdafactor, 1e-6, "adafactor");
   expect_near(after_20_steps(with(RuleName::adafactor), true), references::kAdafactor, 1e-6,
               "adafactor of inputs in rows");
@@ -136,7 +136,7 @@ TEST(Adafactor, IsThatOfAnIndependentImplementation) {
 }
 
 // A skipped step changes nothing, and rows and columns without gradients have zero updates.
-TEST(Adafactor, SkippedStepsAndZerosChangeNothing) {
+TEST(Adafactor, SkippedStepsAndZeroGradientsChangeNothing) {
   Trained t({matrix("w", {kRows, kColumns})}, with(RuleName::adafactor));
   t.set(t.master(), values(start, kRows, kColumns, false));
   std::vector<float> g = values([](int64_t i) { return gradient(i, 0); }, kRows, kColumns, false);

@@ -95,7 +95,7 @@ std::vector<std::vector<double>> lamb_in_double(const std::vector<size_t>& sizes
   return w;
 }
 
-TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
+TEST(Lamb, AppliesATrustRatioPerTensorAndDetectsMistakes) {
   const auto most_off = [&](bool cautious, Trust how) {
     OptimizerOptions o = with(RuleName::lamb);
     o.cautious_weight_decay = cautious;
@@ -143,7 +143,7 @@ std::vector<std::vector<double>> clipped_adamw_in_double(const std::vector<size_
   return w;
 }
 
-TEST(AdamW, EachTensorsUpdateIsClippedAndMistakesShow) {
+TEST(AdamW, ClipsTheUpdateOfEachTensorAndDetectsMistakes) {
   const auto most_off = [&](double limit, bool cautious, Clipped how) {
     OptimizerOptions o = with(RuleName::adamw);
     o.cautious_weight_decay = cautious;
@@ -261,7 +261,7 @@ TEST(AdamW8bit, MatchesPaperReference) {
 
 // 8-bit moments are used only for matrices that are large enough and consist of whole blocks; all other weights match
 // AdamW bit for bit.
-TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
+TEST(AdamW8bit, SmallOrOddWeightsMatchAdamWBitExactly) {
   std::vector<ParamSpec> specs{matrix("large", {64, 64}), matrix("small", {63, 64}), matrix("ragged", {65, 65})};
   ParamSpec parts{
       .name = "parts", .shape = {128, 65}, .role = Role::matrix};  // tensors of 65 x 64 elements end within a block

@@ -19,12 +19,12 @@ ModelConfig gpt2(int64_t hidden, int64_t heads, int64_t ffn) {
   return m;
 }
 
-TEST(Advice, RoundModelsGetNone) {
+TEST(Advice, IsEmptyForAlignedShapes) {
   EXPECT_TRUE(dimension_advice(gpt2(128, 4, 512), 32, 16).empty());
   EXPECT_EQ(dimension_advice(gpt2(128, 4, 512), 32, 64).size(), 1u) << "head_dim 32 leaves half a tile of 64 empty";
 }
 
-TEST(Advice, OddFeedForwardNamesTheNextMultipleAndItsShare) {
+TEST(Advice, UnalignedFeedForwardNamesTheNextMultipleAndItsCost) {
   const auto advice = dimension_advice(gpt2(128, 4, 500), 32, 16);
   ASSERT_EQ(advice.size(), 1u);
   EXPECT_EQ(advice[0].key, "intermediate_size");
@@ -37,7 +37,7 @@ TEST(Advice, OddFeedForwardNamesTheNextMultipleAndItsShare) {
             std::string::npos);
 }
 
-TEST(Advice, OddHeadsCostInAttentionAlone) {
+TEST(Advice, UnalignedHeadsCostOnlyInAttention) {
   const auto short_text = dimension_advice(gpt2(96, 4, 512), 32, 16),
              long_text = dimension_advice(gpt2(96, 4, 512), 4096, 16);
   ASSERT_EQ(short_text.size(), 1u);
@@ -47,7 +47,7 @@ TEST(Advice, OddHeadsCostInAttentionAlone) {
   EXPECT_GT(long_text[0].gain, 0.1);
 }
 
-TEST(Advice, OddWidthCostsInEveryMatrix) {
+TEST(Advice, UnalignedWidthCostsInEveryMatrix) {
   const auto advice = dimension_advice(gpt2(100, 4, 512), 32, 16);
   ASSERT_EQ(advice.size(), 2u);
   EXPECT_EQ(advice[0].key, "hidden_size");

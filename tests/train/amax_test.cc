@@ -119,7 +119,7 @@ Outcome train(const Setting& s) {
 
 // The inputs of a block's four linear layers (backward quantizes the attention output once more), and the output
 // gradients of three of them: not the one computed by attention.
-TEST(Amax, IsWhatQuantizeWouldFindAndChangesNoBit) {
+TEST(Amax, MatchesTheQuantizeKernelBitExactly) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen3}) {
     const Outcome found = train({.type = type, .given = Given::dropped});
     for (const Recompute r : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}, Recompute{G::full, 2}}) {
@@ -145,7 +145,7 @@ TEST(Amax, MistakesAreNoticed) {
   }
 }
 
-TEST(Amax, IsLeftOnlyWhereItIsRead) {
+TEST(Amax, IsComputedOnlyWhereItIsRead) {
   for (const char* precision : {"bf16", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"}) {
     const Outcome run = train({.precision = precision, .steps = 1});
     EXPECT_EQ(run.left + run.taken, 0) << precision;

@@ -54,7 +54,7 @@ TEST(ContextParallel, LossesAndNormsMatchOneRank) {
   }
 }
 
-TEST(ContextParallel, EveryFamilyAndTensorParallelRanks) {
+TEST(ContextParallel, EveryFamilyMatchesOneRankWithTensorParallelism) {
   for (const ModelType type : {ModelType::qwen3, ModelType::mistral, ModelType::gpt2, ModelType::athanor})
     for (const bool sequence : {false, true}) {
       const Setting s{.type = type,
@@ -71,7 +71,7 @@ TEST(ContextParallel, EveryFamilyAndTensorParallelRanks) {
     }
 }
 
-TEST(ContextParallel, EveryPrecisionAndOptimizer) {
+TEST(ContextParallel, EveryPrecisionAndOptimizerMatchesOneRank) {
   for (const auto& [precision, master, moments] :
        {std::tuple{"bf16", DType::i16, DType::bf16}, {"fp16", DType::f32, DType::f32}}) {
     const Setting s{.type = ModelType::gpt2,
@@ -105,7 +105,7 @@ TEST(ContextParallel, QkClipScalesTheSameHeads) {
 }
 
 // Initial weights, repeated runs and recomputation give the same bits.
-TEST(ContextParallel, SameBits) {
+TEST(ContextParallel, RepeatsAndRecomputesBitExactly) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting s{.type = type, .shards = 2, .stage = 3, .context = 2, .length = kTokens, .documents = true};
     EXPECT_EQ(train(s, 0).masters, train(alone(s), 0).masters) << s.name();
@@ -114,7 +114,7 @@ TEST(ContextParallel, SameBits) {
 }
 
 // The losses of all ranks together are those of whole sequences, in their order, and so is their sum.
-TEST(ContextParallel, EvaluationsAreThoseOfOneRank) {
+TEST(ContextParallel, EvaluationsMatchOneRank) {
   std::vector<float> want;
   double want_sum = 0;
   for (const auto& [context, documents] : {std::pair{1, true}, {2, true}, {4, true}}) {
@@ -144,7 +144,7 @@ TEST(ContextParallel, EvaluationsAreThoseOfOneRank) {
 }
 
 // Every rank has equally many visible query-key pairs, and every query is on exactly one rank.
-TEST(ContextParallel, PiecesShareTheWorkOut) {
+TEST(ContextParallel, ChunksBalanceVisiblePairs) {
   constexpr int64_t kSequencesHere = 3, kLengthHere = 24;
   std::vector<Span> whole;
   for (int32_t s = 0; s < kSequencesHere; ++s)
@@ -167,7 +167,7 @@ TEST(ContextParallel, PiecesShareTheWorkOut) {
 
 // Per layer and micro-batch: K and V of all tokens are all-gathered in forward, in recomputed forward, and in backward;
 // their gradients are reduce-scattered.
-TEST(ContextParallel, SendsWhatTheTableSays) {
+TEST(ContextParallel, TrafficMatchesTheDocumentedTable) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int context : {2, 4})
       for (const char* precision : {"fp32", "bf16"})
@@ -212,7 +212,7 @@ TEST(ContextParallel, ReducesMemoryOfEveryRank) {
 }
 
 // Checkpoints hold whole tensors and the number of samples: any number of ranks resumes with the next samples.
-TEST(ContextParallel, CheckpointsKnowNothingOfIt) {
+TEST(ContextParallel, CheckpointsAreIndependentOfIt) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
     return cat(dir.path(), "/", run, "/", step_folder(step));
@@ -236,7 +236,7 @@ TEST(ContextParallel, CheckpointsKnowNothingOfIt) {
 
 // A step of SGD exposes the gradients themselves: those of one layer's Q and K hardly affect the loss or the global
 // norm.
-TEST(ContextParallel, MissingSumsAreNoticed) {
+TEST(ContextParallel, MissingSumsAreDetected) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting s{.type = type, .clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 2, .length = kTokens};
     const Curve want = train(alone(s), 1);
@@ -294,7 +294,7 @@ class Careless final : public Decorated<Careless> {
   Mistake mistake_;
 };
 
-TEST(ContextParallel, MistakesAreNoticed) {
+TEST(ContextParallel, DetectsMistakes) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting s{.type = type, .context = 2, .length = kTokens};
     const Curve want = train(alone(s));

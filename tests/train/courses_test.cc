@@ -12,7 +12,7 @@ namespace athanor {
 namespace {
 
 // Schedules of the learning rate, momentum, weight decay and batch size, and the window of spike detection.
-TEST_F(TrainerTest, CoursesResumeToTheBit) {
+TEST_F(TrainerTest, SchedulesResumeBitExactly) {
   const std::vector<std::string> set = {"schedule.lr_decay_style=1cycle", "schedule.weight_decay_style=linear",
                                         "schedule.end_weight_decay=0.5",  "z_loss=0.01",
                                         "loss_spikes.zscore=6",           "schedule.lr_decay_iters=8",
@@ -39,7 +39,7 @@ TEST_F(TrainerTest, CoursesResumeToTheBit) {
 }
 
 // Half of global_batch_size is a power of two smaller, so that not even rounding distinguishes the two runs.
-TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
+TEST_F(TrainerTest, BatchRampUsesTheSamplesOfSmallBatches) {
   ASSERT_EQ(run(config("small", {"global_batch_size=2", "train_iters=4", "schedule.lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("ramp", {"rampup_batch_size=[2,2,8]", "train_iters=4", "schedule.lr_decay_iters=8"})),
             Exit::done);
@@ -48,7 +48,7 @@ TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
 }
 
 // Chunks of 4, 8, 8, 12 and 12 tokens, then whole sequences of 16.
-TEST_F(TrainerTest, SequencesWarmUp) {
+TEST_F(TrainerTest, SequenceLengthWarmsUp) {
   const std::vector<std::string> warm_up = {"curriculum.total_curriculum_step=6", "curriculum.min_difficulty=4",
                                             "curriculum.difficulty_step=4", "schedule.lr_decay_iters=8"};
   const auto with = [&](const std::string& name, int64_t steps, std::vector<std::string> more = {}) {
@@ -73,7 +73,7 @@ TEST_F(TrainerTest, SequencesWarmUp) {
 }
 
 // Sliding-window layers attend to 2 tokens for three steps, to 5 for three more, then to 8; also after a resume.
-TEST_F(TrainerTest, WindowsGrow) {
+TEST_F(TrainerTest, SlidingWindowsGrow) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& schedule, int window) {
     return config(name, {"model.model_type=mistral", cat("model.sliding_window=", window), "schedule.lr_decay_iters=8",
                          cat("train_iters=", steps), "sliding_window_schedule=" + schedule});
@@ -92,7 +92,7 @@ TEST_F(TrainerTest, WindowsGrow) {
 }
 
 // The second token ahead counts less from step to step, then nothing, also where a run goes on.
-TEST_F(TrainerTest, WeightsOfTokensFurtherAheadFall) {
+TEST_F(TrainerTest, MultiTokenWeightsDecay) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& entries) {
     return config(name, {"schedule.lr_decay_iters=8", cat("train_iters=", steps), "multi_token_prediction=" + entries});
   };
@@ -108,7 +108,7 @@ TEST_F(TrainerTest, WeightsOfTokensFurtherAheadFall) {
 }
 
 // Evaluations are of whole sequences throughout, and the tokens of a step do not change.
-TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
+TEST_F(TrainerTest, EvaluationsUseFullSequencesDuringWarmUp) {
   const std::vector<std::string> still = {"learning_rate=1e-30", "schedule.min_lr=0", "train_iters=4",
                                           "schedule.lr_decay_iters=8"};
   ASSERT_EQ(run(config("without", still)), Exit::done);
@@ -127,7 +127,7 @@ TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
   }
 }
 
-TEST_F(TrainerTest, ALossEndsTheRun) {
+TEST_F(TrainerTest, StopAtLossEndsTheRun) {
   ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);
   const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(4)));
   EXPECT_GT(state.reached_loss.value_or(0), 0);
@@ -143,7 +143,7 @@ TEST_F(TrainerTest, ALossEndsTheRun) {
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 8);
 }
 
-TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
+TEST_F(TrainerTest, QuantizationStatisticsAreLoggedAndChangeNothing) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "train_iters=5"};
   auto with = set;
   with.push_back("logging.quantization_interval=2");
@@ -163,7 +163,7 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
 }
 
 // The run resumes between two records.
-TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
+TEST_F(TrainerTest, QuantizationStatisticsContinueAfterAResume) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "eval_interval=0",
                                         "logging.quantization_interval=5", "save_interval=3"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
@@ -187,7 +187,7 @@ TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
 }
 
 // The run resumes between two records, after an alarm.
-TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
+TEST_F(TrainerTest, RoutingStatisticsContinueAfterAResume) {
   const std::vector<std::string> set = {"model.model_type=olmoe",      "model.num_key_value_heads=2",
                                         "model.num_experts=5",         "model.num_experts_per_tok=1",
                                         "model.initializer_range=0.5", "eval_interval=0",
@@ -213,7 +213,7 @@ TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
   EXPECT_EQ(bytes("silent", 6, "state.json").find("routing"), std::string::npos);
 }
 
-TEST_F(TrainerTest, RoutingOfAnotherModelIsADamagedCheckpoint) {
+TEST_F(TrainerTest, RoutingStatisticsOfAnotherModelAreRefused) {
   ASSERT_EQ(run(config("r", {"train_iters=2"})), Exit::done);
   const std::string file = cat(dir_.path(), "/r/", step_folder(2), "/state.json");
   RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(2)));
@@ -236,7 +236,7 @@ TEST_F(TrainerTest, RoutingOfAnotherModelIsADamagedCheckpoint) {
   EXPECT_NE(text.find("state.json: routing has 3 sums, expected 0"), text.npos) << text;
 }
 
-TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
+TEST(RunState, StoresNonFiniteValues) {
   RunState state{.micro_batch_size = 1};
   state.device.loss_scale = 1;
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
@@ -249,7 +249,7 @@ TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(read[{"a", "w"}].amax));
 }
 
-TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
+TEST_F(TrainerTest, NoiseScaleIsLoggedAndChangesNothing) {
   const std::vector<std::string> set = {"micro_batch_size=1", "train_iters=4"};
   ASSERT_EQ(run(config("without", set)), Exit::done);
   ASSERT_EQ(run(config("with", {set[0], set[1], "logging.noise_scale=true"})), Exit::done);
@@ -264,7 +264,7 @@ TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
   EXPECT_NE(events("one", EventKind::warn).at(0).text.find("logging.noise_scale"), std::string::npos);
 }
 
-TEST_F(TrainerTest, TheNoiseScaleOfAResumedRunIsThatOfAWholeOne) {
+TEST_F(TrainerTest, NoiseScaleOfAResumedRunMatchesAnUninterruptedOne) {
   const std::vector<std::string> set = {"micro_batch_size=1", "logging.noise_scale=true", "schedule.lr_decay_iters=8"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   for (const char* steps : {"train_iters=3", "train_iters=8"})
@@ -278,7 +278,7 @@ TEST_F(TrainerTest, TheNoiseScaleOfAResumedRunIsThatOfAWholeOne) {
   EXPECT_EQ(read_run_state(cat(dir_.path(), "/parts/", step_folder(9))).noise_scale.noise(), 0) << "was switched off";
 }
 
-TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
+TEST_F(TrainerTest, AttentionLogitsAreLoggedAndClipped) {
   const auto scores = [&](const char* run) {
     std::vector<double> all;
     for (const StepMetrics& m : history(run).steps) all.push_back(m.max_attention_logit.value_or(0));
@@ -299,7 +299,7 @@ TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
   EXPECT_LT(scores("clipped")[1], 0.9 * free[1]);
 }
 
-TEST_F(TrainerTest, AnotherHorizonIsABranch) {
+TEST_F(TrainerTest, ChangedDecayHorizonIsABranch) {
   ASSERT_EQ(run(config("r", {"train_iters=4"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=6"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=7", "schedule.lr_decay_iters=6"})),
@@ -331,7 +331,7 @@ TEST_F(TrainerTest, SpikesAreSkippedAndLogged) {
   EXPECT_EQ(log.steps.back().skipped_steps, int64_t(skips.size()));
 }
 
-TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndThenStops) {
+TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndStopsOnRepetition) {
   write_dull_shard("data.bin", {900, 901, 902});
   const std::vector<std::string> set = {"train_iters=370",           "loss_spikes.zscore=6",
                                         "eval_interval=0",           "loss_spikes.max_consecutive=1",
@@ -350,7 +350,7 @@ TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndThenStops) {
   EXPECT_EQ(state.consumed_samples, 4 * (state.step + skips[0].step - back[0].step));
 }
 
-TEST_F(TrainerTest, WithoutAHealthyCheckpointThereIsNoRollback) {
+TEST_F(TrainerTest, RollbackNeedsAHealthyCheckpoint) {
   const std::vector<std::string> set = {
       "learning_rate=1e30", "schedule.lr_decay_style=constant", "schedule.lr_warmup_iters=0",
       "save_interval=0",    "loss_spikes.max_skipped_steps=2",  "loss_spikes.rollback=true"};

@@ -36,7 +36,7 @@ struct Model {
   }
 };
 
-TEST(DelayedScales, FollowsAModelOver20Steps) {
+TEST(DelayedScales, MatchAReferenceModelOver20Steps) {
   const double planted[] = {0, 2, 3, 1, 1, 1, kInf, 0.5, 0.5, 0.5, 0.5, 1e-6, 1e-6, 7e4, 2, kNan, 2, 2, 2, 2};
   for (const int64_t length : {1, 4, 1024})
     for (const int margin : {0, 2}) {
@@ -184,7 +184,7 @@ void judge(Judge& judge, int ranks, Mistake mistake, int64_t steps = 6) {
   });
 }
 
-TEST(DelayedScaling, EveryFactorOfARunIsTheModels) {
+TEST(DelayedScaling, EveryScaleOfARunMatchesTheReferenceModel) {
   for (const int ranks : {1, 2, 3, 4}) {
     if (kSanitized && ranks > 2) continue;
     Judge found;
@@ -195,7 +195,7 @@ TEST(DelayedScaling, EveryFactorOfARunIsTheModels) {
   }
 }
 
-TEST(DelayedScaling, PlantedMistakesAreNoticed) {
+TEST(DelayedScaling, DetectsPlantedMistakes) {
   for (const Mistake mistake : {Mistake::factor_of_another_matrix, Mistake::history_shifted, Mistake::no_reduction}) {
     Judge found;
     judge(found, 2, mistake, 4);
@@ -212,7 +212,7 @@ Matrices histories(const std::string& folder) {
   return found;
 }
 
-TEST(DelayedScaling, ResumesToTheBitOnAnyRanks) {
+TEST(DelayedScaling, ResumesBitExactlyOnAnyRanks) {
   const testing::TempDir dir;
   const auto root = [&](const std::string& name) { return dir.path() + "/" + name; };
   const auto at = [&](const std::string& name, int64_t step) { return root(name) + "/" + step_folder(step); };
@@ -251,7 +251,7 @@ std::vector<float> history_of(Rig& rig, Engine& engine) {
 }
 
 // Neither a step without an update nor a discarded step changes anything later.
-TEST(DelayedScaling, SkippedAndGivenUpStepsLeaveNoTrace) {
+TEST(DelayedScaling, SkippedAndDiscardedStepsChangeNothing) {
   Rig rig;
   Engine plain(ranks::tiny(setting(1)), options(4), rig.backend()),
       troubled(ranks::tiny(setting(1)), options(4), rig.backend());
@@ -272,7 +272,7 @@ TEST(DelayedScaling, SkippedAndGivenUpStepsLeaveNoTrace) {
 }
 
 // A non-finite amax must not enter the history.
-TEST(DelayedScaling, WhatIsNoNumberDoesNotEnterTheHistory) {
+TEST(DelayedScaling, NonFiniteAmaxDoesNotEnterTheHistory) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Rig rig;
     Engine engine(ranks::tiny(setting(1)), options(4), rig.backend());
@@ -296,7 +296,7 @@ TEST(DelayedScaling, WhatIsNoNumberDoesNotEnterTheHistory) {
 }
 
 // Weights that suddenly grow exceed the format's maximum; a margin leaves headroom for them.
-TEST(DelayedScaling, WhatGrowsFasterThanItsScaleIsCountedAsSaturated) {
+TEST(DelayedScaling, GrowthBeyondTheScaleIsCountedAsSaturation) {
   const auto saturated = [](int margin) {
     Rig rig;
     EngineOptions o = options(1);
@@ -318,7 +318,7 @@ TEST(DelayedScaling, WhatGrowsFasterThanItsScaleIsCountedAsSaturated) {
   EXPECT_LT(saturated(6), saturated(0));
 }
 
-TEST(DelayedScaling, HistoryAndMarginAreInForce) {
+TEST(DelayedScaling, HistoryLengthAndMarginChangeTheResult) {
   const auto train = [](int64_t history, int margin) {
     Rig rig;
     EngineOptions o = options(history);

@@ -13,7 +13,7 @@ Config config_of(int64_t steps, int64_t interval, int64_t keep) {
   return config;
 }
 
-TEST(DiskNeed, EverySaveThatIsAheadCounts) {
+TEST(DiskNeed, CountsEveryRemainingSave) {
   EXPECT_EQ(checkpoints_to_add(config_of(25, 5, 0), {}), 5);
   EXPECT_EQ(checkpoints_to_add(config_of(27, 5, 0), {}), 6) << "and the end";
   EXPECT_EQ(checkpoints_to_add(config_of(27, 0, 0), {}), 1);
@@ -22,7 +22,7 @@ TEST(DiskNeed, EverySaveThatIsAheadCounts) {
   EXPECT_EQ(checkpoints_to_add(config_of(25, 5, 0), {.step = 25}), 0);
 }
 
-TEST(DiskNeed, TheNewestStaysWhileTheNextIsWritten) {
+TEST(DiskNeed, CountsTheNewestWhileTheNextIsWritten) {
   EXPECT_EQ(checkpoints_to_add(config_of(25, 5, 1), {}), 2);
   EXPECT_EQ(checkpoints_to_add(config_of(25, 5, 1), {.step = 5, .existing = 1}), 1);
   EXPECT_EQ(checkpoints_to_add(config_of(25, 5, 1), {.step = 10, .existing = 2}), 0) << "one of these goes";
@@ -30,7 +30,7 @@ TEST(DiskNeed, TheNewestStaysWhileTheNextIsWritten) {
   EXPECT_EQ(checkpoints_to_add(config_of(5, 5, 3), {}), 1);
 }
 
-TEST(DiskNeed, IsSaidWithItsRemedy) {
+TEST(DiskNeed, IsReportedWithItsRemedy) {
   DiskAtStart at{.checkpoint_bytes = 1000, .free_bytes = 5000};
   EXPECT_EQ(lack_of_disk(config_of(25, 5, 0), at), "");
   at.free_bytes = 4999;

@@ -15,7 +15,7 @@ void expect_same_teaching(const Curve& want, const Curve& got, const Setting& s)
     EXPECT_NEAR(got.distilled[i], want.distilled[i], 1e-5 * want.distilled[i] + 2.5e-7) << s.name() << " step " << i;
 }
 
-TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
+TEST(Distillation, LossDoesNotDependOnRanksAndMicroBatches) {
   Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true};
   one.precision = "fp32";
   const Curve want = train(one);
@@ -38,7 +38,7 @@ TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
   expect_same_teaching(want, train(context), context);
 }
 
-TEST(Distillation, AllLogitsCachedTeachLikeTheTeacher) {
+TEST(Distillation, CachedFullLogitsMatchTheTeacher) {
   for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
     Setting s{.type = ModelType::llama, .masked = true, .z_loss = 0.1, .softcap = 3, .teacher = true, .distill = kind};
     const Curve want = train(s);
@@ -47,7 +47,7 @@ TEST(Distillation, AllLogitsCachedTeachLikeTheTeacher) {
   }
 }
 
-TEST(Distillation, RanksChangeNoLossOfCachedLogits) {
+TEST(Distillation, LossOfCachedLogitsDoesNotDependOnRanks) {
   Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
   const Curve want = train(one);
   Setting all = one;
@@ -76,7 +76,7 @@ TEST(Distillation, RanksChangeNoLossOfCachedLogits) {
   EXPECT_NEAR(train(s, 1).distilled[0], want.distilled[0], 1e-5 * want.distilled[0]) << "workers add up divergences";
 }
 
-TEST(Distillation, SortedProbabilitiesTeachWithAnyRanks) {
+TEST(Distillation, SortedProbabilitiesLossDoesNotDependOnRanks) {
   Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
   one.distill = DistillLoss::uld;
   const Curve want = train(one);
@@ -86,7 +86,7 @@ TEST(Distillation, SortedProbabilitiesTeachWithAnyRanks) {
   expect_same_teaching(want, train(s), s);
 }
 
-TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {
+TEST(Distillation, EvaluationsDoNotUseTheTeacher) {
   Setting s{.type = ModelType::gpt2, .lr = 0};
   const double alone = train(s, 1).evaluation;
   s.teacher = true;
@@ -95,7 +95,7 @@ TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {
 
 // The student is its own teacher: the divergence and its gradient are zero, and half of the cross-entropy's gradient is
 // left.
-TEST(Distillation, AnEqualTeacherTeachesNothing) {
+TEST(Distillation, EqualTeacherGivesZeroDivergence) {
   Setting s{.type = ModelType::llama, .clip = 0};
   s.precision = "fp32";
   const double want = train(s, 1).norms[0];
@@ -122,7 +122,7 @@ TEST(Distillation, AnEqualTeacherTeachesNothing) {
   }
 }
 
-TEST(Distillation, TheTeacherStaysAsItWas) {
+TEST(Distillation, TeacherIsNotUpdated) {
   Setting s{.type = ModelType::llama, .lr = 0.01, .teacher = true};
   s.precision = "bf16";
   run_ranks(1, [&](std::unique_ptr<Communicator> world) {

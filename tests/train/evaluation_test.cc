@@ -17,7 +17,7 @@ std::vector<int64_t> steps_of(const std::vector<EvalMetrics>& evals) {
 
 void stop() { std::raise(SIGTERM); }
 
-TEST_F(TrainerTest, AnInterruptedEvaluationIsOwedUntilItIsWhole) {
+TEST_F(TrainerTest, InterruptedEvaluationIsRepeatedUntilComplete) {
   for (int start = 0; start < 3; ++start) {
     EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 4, stop)), Exit::requeue);
     EXPECT_EQ(history("r").steps.size(), 4u) << "a start that was stopped in it goes no further";
@@ -27,14 +27,14 @@ TEST_F(TrainerTest, AnInterruptedEvaluationIsOwedUntilItIsWhole) {
   EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
 }
 
-TEST_F(TrainerTest, AStopInTheLastEvaluationIsMadeUpByARequeue) {
+TEST_F(TrainerTest, RequeueCompletesAnInterruptedLastEvaluation) {
   EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 8, stop)), Exit::requeue);
   EXPECT_EQ(steps_of(history("r").evals), std::vector<int64_t>{4});
   EXPECT_EQ(run(config("r")), Exit::done);
   EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
 }
 
-TEST_F(Ranked, AStopOfOneRankInTheLastEvaluationIsMadeUpByARequeue) {
+TEST_F(Ranked, RequeueCompletesALastEvaluationInterruptedOnOneRank) {
   const auto ask = [](int rank, Activity activity, int64_t step, testing::Asked& asked) {
     if (rank == 1 && activity == Activity::evaluation && step == 8) asked.ask(SIGTERM);
   };
@@ -43,7 +43,7 @@ TEST_F(Ranked, AStopOfOneRankInTheLastEvaluationIsMadeUpByARequeue) {
   EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
 }
 
-TEST_F(TrainerTest, AnEvaluationIsMadeUpHoweverTheCheckpointIsNamed) {
+TEST_F(TrainerTest, PendingEvaluationRunsHoweverTheCheckpointIsNamed) {
   EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 4, stop)), Exit::requeue);
   const std::string step = cat("r/", step_folder(4));
   ASSERT_EQ(run(config("other", {cat("load=", dir_.path(), "/", step)})), Exit::done);
@@ -53,7 +53,7 @@ TEST_F(TrainerTest, AnEvaluationIsMadeUpHoweverTheCheckpointIsNamed) {
   EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
 }
 
-TEST_F(TrainerTest, EveryStartBelowATimeLimitMakesAStepAndSaysThatTheLimitIsShort) {
+TEST_F(TrainerTest, TooShortTimeLimitStillMakesAStepAndWarns) {
   const Config c = config("r", {"train_iters=3", "eval_interval=1", "exit_duration_in_mins=1e-9"});
   for (int64_t step = 1; step < 3; ++step) {
     EXPECT_EQ(run(c), Exit::requeue);

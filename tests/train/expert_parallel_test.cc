@@ -57,13 +57,13 @@ Setting dots(int replicas, int shards, int experts) {
 }
 
 // Also with replicas of the experts: their gradients are summed only over the replicas, and counted once in the norm.
-TEST(ExpertParallel, IsTheRunOfOneRank) {
+TEST(ExpertParallel, MatchesOneRank) {
   const Curve want = ranks::train(dots(1, 1, 1));
   for (const Setting& s : {dots(1, 2, 2), dots(1, 3, 3), dots(2, 2, 2), dots(1, 4, 2), dots(1, 6, 6)})
     ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
 }
 
-TEST(ExpertParallel, IsTheRunOfOneRankInEveryFamilyModeAndOptimizer) {
+TEST(ExpertParallel, MatchesOneRankInEveryFamilyModeAndOptimizer) {
   using Mode = Recompute::Granularity;
   for (Setting s : {Setting{.type = ModelType::qwen3_moe, .accumulation = 2, .recompute = Mode::full, .sequences = 90},
                     Setting{.type = ModelType::olmoe, .recompute = Mode::selective, .masked = true, .sequences = 90},
@@ -77,7 +77,7 @@ TEST(ExpertParallel, IsTheRunOfOneRankInEveryFamilyModeAndOptimizer) {
 
 // With two replicas of the experts, each expert is sharded over two ranks; with one, each rank holds its experts whole,
 // next to shards of all other weights.
-TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
+TEST(ExpertParallel, MatchesOneRankWithShards) {
   const Curve want = ranks::train(dots(1, 1, 1));
   for (const int stage : {1, 2, 3})
     for (Setting s : {dots(1, 4, 2), dots(1, 2, 2), dots(2, 2, 2)}) {
@@ -91,7 +91,7 @@ TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
 }
 
 // Sequence-parallel ranks route their own rows of the residual stream; the router's loss is that of whole sequences.
-TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
+TEST(ExpertParallel, MatchesOneRankWithTensorAndContextParallelism) {
   for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
     Setting s{.type = type, .length = 8, .balance = 2};
     const Curve want = ranks::train(s);
@@ -113,7 +113,7 @@ TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
 }
 
 // An expert's matrices are whole on one rank, or sharded over several.
-TEST(ExpertParallel, WholeMatricesOfExpertsAreThoseOfOneRank) {
+TEST(ExpertParallel, WholeMatrixOptimizersMatchOneRank) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon}) {
     Setting s = dots(1, 1, 1);
     s.rule = rule;
@@ -126,7 +126,7 @@ TEST(ExpertParallel, WholeMatricesOfExpertsAreThoseOfOneRank) {
   }
 }
 
-TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
+TEST(ExpertParallel, IsDeterministic) {
   for (const char* precision : {"fp32", "bf16"}) {
     Setting s = dots(2, 2, 2);
     s.precision = precision;
@@ -150,7 +150,7 @@ void expect_same_steps(const Steps& want, const Steps& got, const std::string& w
   }
 }
 
-TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
+TEST(ExpertParallel, RoutesEveryTokenAndSumsEveryGradientOnce) {
   Setting parts = dots(1, 2, 2);
   parts.context = 2, parts.length = 8, parts.balance = 2;
   for (const Setting& s : {dots(1, 2, 2), dots(1, 4, 2), dots(2, 2, 2), parts}) {
@@ -161,7 +161,7 @@ TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
 }
 
 // The capacity of experts is counted over whole sequences, on however many ranks a sequence is.
-TEST(ExpertParallel, RanksDropTheChoicesThatOneRankDrops) {
+TEST(ExpertParallel, DropsTheSameChoicesAsOneRank) {
   Setting one = dots(1, 1, 1);
   one.length = 8, one.balance = 0, one.capacity = 0.9;
   const Steps want = two_steps(one);
@@ -180,7 +180,7 @@ TEST(ExpertParallel, RanksDropTheChoicesThatOneRankDrops) {
 }
 
 // Fewer rows are sent, received and computed with.
-TEST(ExpertParallel, ACapacityPlansFewerRows) {
+TEST(ExpertParallel, CapacityReducesPlannedRows) {
   Setting s = dots(1, 2, 2);
   s.length = 8;
   const Curve any = ranks::train(s, 1);
@@ -189,7 +189,7 @@ TEST(ExpertParallel, ACapacityPlansFewerRows) {
 }
 
 // Buffers of a stated size are smaller than those for any routing. With room enough, the bits are the same.
-TEST(ExpertParallel, BuffersByAFactorAreSmallerAndGiveTheSameBits) {
+TEST(ExpertParallel, BuffersSizedByAFactorAreSmallerAndBitExact) {
   using Mode = Recompute::Granularity;
   for (Setting s : {dots(1, 2, 2), Setting{.type = ModelType::qwen3_moe,
                                    .precision = "bf16",
@@ -218,7 +218,7 @@ void push_to_first_rank(Engine& engine, Device& device, float bias) {
 
 // The router of one rank sends all choices to one peer. No rank takes that step, nor the next one, which the host may
 // have launched before it knows.
-TEST(ExpertParallel, AnOverflowIsNoticedByAllRanksAndChangesNoWeight) {
+TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
   Setting tensor = dots(1, 2, 2);
   tensor.tensor = 2, tensor.sequence = true, tensor.length = 8;
   Setting recomputed = dots(2, 2, 2);
@@ -263,7 +263,7 @@ TEST(ExpertParallel, AnOverflowIsNoticedByAllRanksAndChangesNoWeight) {
 
 // As on devices that communicate and compute concurrently: shared experts compute while the rows of the output and of
 // its gradient are exchanged. A model with a slow GPU hides these exchanges.
-TEST(ExpertParallel, ExchangesBesideSharedExpertsChangeNoBit) {
+TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
   using Mode = Recompute::Granularity;
   for (const auto recompute : {Mode::none, Mode::selective, Mode::full}) {
     Setting s = dots(1, 2, 2);
@@ -306,7 +306,7 @@ class ExpertRuns : public testing::TrainerRanks {
 };
 
 // A factor of 1 has room for equal shares alone. Every rank says what would have done, and the run goes on with it.
-TEST_F(ExpertRuns, EndAtAnOverflowAndGoOnWithALargerFactor) {
+TEST_F(ExpertRuns, EndAtAnOverflowAndResumeWithALargerFactor) {
   constexpr const char* kPart = "model-00001-of-00002.safetensors";
   ASSERT_EQ(run_all(of_factor("whole", 0), {})[1].code, Exit::done);
   for (const bool ahead : {false, true}) {
@@ -327,7 +327,7 @@ TEST_F(ExpertRuns, EndAtAnOverflowAndGoOnWithALargerFactor) {
   }
 }
 
-TEST(ExpertParallel, ARankPlansOnlyItsExperts) {
+TEST(ExpertParallel, RankPlansOnlyItsExperts) {
   const Curve whole = ranks::train(dots(1, 2, 1), 1), parts = ranks::train(dots(1, 2, 2), 1);
   const int64_t experts = 6 * 3 * 16 * 24 * int64_t{sizeof(float)};  // of the one layer with experts
   constexpr int64_t kPadding = 1024;                                 // experts are separate units
@@ -336,7 +336,7 @@ TEST(ExpertParallel, ARankPlansOnlyItsExperts) {
 }
 
 // Checkpoints hold whole experts, whatever the ranks that wrote them.
-TEST(ExpertParallel, CheckpointsGoOnWithAnyExpertRanks) {
+TEST(ExpertParallel, CheckpointsResumeWithAnyExpertRanks) {
   const athanor::testing::TempDir dir;
   const auto path = [&](const char* name) { return cat(dir.path(), "/", name); };
   const std::vector<double> want = ranks::run_part(dots(1, 1, 1), "", 0, 4, path("whole"));

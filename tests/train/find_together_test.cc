@@ -34,7 +34,7 @@ class FindTogether : public ::testing::Test {
   std::vector<ManifestFile> files_;
 };
 
-TEST_F(FindTogether, TheVerdictIsThatOfOneRank) {
+TEST_F(FindTogether, ResultMatchesVerificationByOneRank) {
   ASSERT_GT(files_.size(), size_t(2 * kRanks));
   for (size_t damaged = 0; damaged <= files_.size(); ++damaged) {
     for (size_t i = damaged; i < files_.size(); i += 2) flip(files_[i]);
@@ -72,7 +72,7 @@ class Afterwards final : public testing::Observed {
 };
 
 // File number 1 is hashed by rank 1: a file that only this rank cannot read is not treated as damaged.
-TEST_F(FindTogether, WhatOneMachineCannotReadIsNotSkipped) {
+TEST_F(FindTogether, UnreadableFileOnOneRankIsAnError) {
   flip(files_[1]);
   run_ranks(kRanks, [&](std::unique_ptr<Communicator> world) {
     Afterwards ranks(std::move(world), [&] { flip(files_[1]); });

@@ -38,13 +38,13 @@ void expect_the_bits_of_16(Setting s, bool gathers = true) {
   }
 }
 
-TEST(GatheredQuantized, AnyNumberOfRanksAndEveryStageHaveTheBitsOf16) {
+TEST(GatheredQuantized, IsBitExactForAnyRanksAndStages) {
   for (const int shards : {2, 3, 4})
     for (const int stage : {1, 2, 3})
       if (!kSanitized || shards == 3) expect_the_bits_of_16(setting(shards, stage));
 }
 
-TEST(GatheredQuantized, FamiliesMastersAndRecomputation) {
+TEST(GatheredQuantized, IsBitExactForFamiliesMasterWeightsAndRecomputation) {
   Setting gpt2 = setting(3, 3, ModelType::gpt2);
   gpt2.recompute = Recompute::Granularity::full, gpt2.accumulation = 2;
   expect_the_bits_of_16(gpt2);
@@ -64,7 +64,7 @@ TEST(GatheredQuantized, FamiliesMastersAndRecomputation) {
 }
 
 // Shard boundaries may be anywhere within blocks of 128 x 128 and of 16 x 16.
-TEST(GatheredQuantized, OfEveryScaleThatBothProductsRead) {
+TEST(GatheredQuantized, IsBitExactForEveryScaleLayout) {
   for (const char* precision : kGathered)
     for (const int stage : {1, 3}) {
       Setting s = setting(3, stage);
@@ -74,7 +74,7 @@ TEST(GatheredQuantized, OfEveryScaleThatBothProductsRead) {
 }
 
 // The head is gathered as quantized values, too, unless it is tied to the embedding.
-TEST(GatheredQuantized, OfTheHead) {
+TEST(GatheredQuantized, IsBitExactForTheHead) {
   for (const bool tied : {false, true})
     for (const int stage : {1, 3}) {
       Setting s = setting(3, stage);
@@ -87,7 +87,7 @@ TEST(GatheredQuantized, OfTheHead) {
 }
 
 // If only few of a block's weights are quantized, the rest would be unsharded on every rank.
-TEST(GatheredQuantized, OtherRecipesAndSmallSharesGather16Bits) {
+TEST(GatheredQuantized, OtherRecipesAndMostlyHighPrecisionBlocksGather16Bits) {
   for (const char* precision : {"fp8_rowwise", "fp8_rowwise_gw_hp", "mxfp8"}) {
     Setting s = setting(2, 3);
     s.precision = precision;
@@ -147,7 +147,7 @@ void on_ranks(const Setting& s, const Body& body) {
   });
 }
 
-TEST(GatheredQuantized, HalveWhatIsSentAndThePlanSaysSo) {
+TEST(GatheredQuantized, HalvesTrafficAndThePlanCountsIt) {
   for (const int stage : {1, 3}) {
     Sent of[2];
     double planned[2] = {}, others = 0, amax = 0;
@@ -230,11 +230,11 @@ void expect_statistics_of_the_whole(const char* precision) {
     EXPECT_NEAR(want.amax, got.amax, 1e-2 * want.amax) << precision << name;
   }
 }
-TEST(GatheredQuantized, StatisticsAreThoseOfTheWholeWeight) {
+TEST(GatheredQuantized, StatisticsMatchTheFullWeight) {
   for (const char* precision : kGathered) expect_statistics_of_the_whole(precision);
 }
 
-TEST(GatheredQuantized, CheckpointsGoOnAtOtherStagesAndAreThoseOf16Bits) {
+TEST(GatheredQuantized, CheckpointsResumeAtOtherStagesAndMatch16Bits) {
   const testing::TempDir dir;
   Setting first = setting(2, 3), then = setting(2, 1);
   std::map<std::string, std::vector<std::byte>> files[2];

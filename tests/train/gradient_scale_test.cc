@@ -126,7 +126,7 @@ class GradientScale : public ::testing::TestWithParam<Rule> {
 };
 
 // Tests update directions and moments over all steps.
-TEST_P(GradientScale, LossScalingAndClippingAreThoseOfTheGradient) {
+TEST_P(GradientScale, LossScaleAndClippingActAsScalingTheGradient) {
   expect_alike({{.loss_scale = 65536}});
   expect_alike({{.clip_grad = 0.01}});
   expect_alike({{.loss_scale = 1024, .clip_grad = 0.02},
@@ -136,7 +136,7 @@ TEST_P(GradientScale, LossScalingAndClippingAreThoseOfTheGradient) {
                 {.loss_scale = 1, .clip_grad = 1e-3}});
 }
 
-TEST_P(GradientScale, FirstStepDependsOnTheSizeOfGradientsAsItsPaperSays) {
+TEST_P(GradientScale, FirstStepDependsOnGradientSizeAsInThePaper) {
   for (const bool reference : {false, true}) {
     if (reference && !Rig().device->unified()) continue;
     const auto plain = weights_after({{}}, false, reference);

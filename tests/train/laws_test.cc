@@ -95,14 +95,14 @@ class Laws : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Laws, TrainsAndRepeats) {
+TEST_P(Laws, TrainsAndIsDeterministic) {
   const Curve a = train(GetParam().type, setting(), 8), b = train(GetParam().type, setting(), 8);
   EXPECT_EQ(a, b);
   EXPECT_NEAR(a.losses[0] / 68, std::log(67.0), 0.05);  // nothing is learned yet: uniform predictions
   for (const double loss : a.losses) EXPECT_TRUE(std::isfinite(loss));
 }
 
-TEST_P(Laws, RecomputationChangesNoBit) {
+TEST_P(Laws, RecomputationIsBitExact) {
   using G = Recompute::Granularity;
   const Curve none = train(GetParam().type, setting());
   for (const Recompute r : {Recompute{G::selective, 1}, Recompute{G::full, 1}, Recompute{G::full, 2}}) {
@@ -114,7 +114,7 @@ TEST_P(Laws, RecomputationChangesNoBit) {
   }
 }
 
-TEST_P(Laws, ThreadsChangeNoBit) {
+TEST_P(Laws, ThreadCountIsBitExact) {
   Setting s = setting();
   s.threads = 1;
   const Curve one = train(GetParam().type, s, 3);
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Every combination of family, precision, micro-batch size, recomputation and number of threads: the last two change no
 // bit. Runs a sample of the combinations; all with ATHANOR_FULL=1 (scripts/test.sh --all).
-TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
+TEST(Matrix, RecomputationAndThreadsAreBitExact) {
   using G = Recompute::Granularity;
   const int every = testing::every_case(testing::kMatrixEvery);
   const Case precisions[] = {{ModelType::gpt2, "fp32", DType::f32},
@@ -181,7 +181,7 @@ TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
 }
 
 // Sparse attention with a group as long as the sequences of 17 tokens is full attention.
-TEST(SparseAttention, WithOneGroupHasTheBitsOfFullAttention) {
+TEST(SparseAttention, OneGroupMatchesFullAttentionBitExactly) {
   const auto curve = [](LayerType type, int64_t local_blocks) {
     ModelConfig m = tiny(ModelType::athanor);
     m.layer_types.assign(3, type), m.sparse_block_size = 6, m.sparse_local_blocks = local_blocks;
@@ -192,7 +192,7 @@ TEST(SparseAttention, WithOneGroupHasTheBitsOfFullAttention) {
   EXPECT_NE(full.weights, curve(LayerType::sparse_attention, 2).weights);
 }
 
-TEST(Precisions, MastersAreWhatWasAskedFor) {
+TEST(Precisions, MasterWeightsHaveTheConfiguredDtype) {
   const auto bytes_of_masters = [](DType master) {
     Rig rig;
     Engine engine(tiny(ModelType::gpt2), options({.precision = "bf16", .master = master, .recompute = {}}),
@@ -233,7 +233,7 @@ TEST(Precisions, SplitMastersMatchF32Masters) {
   EXPECT_NEAR(double(bytes[0]) / double(bytes[1]), 2.0, 0.05);
 }
 
-TEST(Precisions, SplitNeedsWeightsInBf16) {
+TEST(Precisions, SplitMastersRequireBf16Weights) {
   for (const char* precision : {"fp32", "tf32", "fp16"}) {
     try {
       make_recipe(precision, DType::i16);
@@ -247,7 +247,7 @@ TEST(Precisions, SplitNeedsWeightsInBf16) {
 }
 
 // Moments in bf16 take half the memory and keep the loss curve.
-TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
+TEST(Precisions, Bf16MomentsFollowTheSameLossCurve) {
   constexpr int64_t kSteps = 8;
   Setting s{.precision = "bf16", .master = DType::i16, .recompute = {}};
   const Curve exact = train(ModelType::llama, s, kSteps);
@@ -262,7 +262,7 @@ TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
 }
 
 // Gradients in bf16 take half the memory and keep the loss curve; they are rounded after each micro-batch.
-TEST(Precisions, GradientsInBf16FollowTheSameCurve) {
+TEST(Precisions, Bf16GradientsFollowTheSameLossCurve) {
   constexpr int64_t kSteps = 8;
   for (const ModelType type : {ModelType::gpt2, ModelType::qwen3})
     for (const int64_t micro : {4, 1}) {
@@ -283,7 +283,7 @@ TEST(Precisions, GradientsInBf16FollowTheSameCurve) {
     }
 }
 
-TEST(Precisions, FollowTheSameCurve) {
+TEST(Precisions, FollowTheFp32LossCurve) {
   const Curve reference = train(ModelType::llama, {}, 8);
   for (const auto& [precision, band] : {std::pair{"tf32", 5e-3}, {"bf16", 2e-2}, {"fp16", 5e-3}}) {
     Setting s;
@@ -294,7 +294,7 @@ TEST(Precisions, FollowTheSameCurve) {
   }
 }
 
-TEST(Engine, LogitsInChunksGiveTheSameLoss) {
+TEST(Engine, ChunkedLogitsGiveTheSameLoss) {
   const Curve whole = train(ModelType::gpt2, {}, 2);
   Setting s;
   s.chunk_rows = 13;
@@ -303,7 +303,7 @@ TEST(Engine, LogitsInChunksGiveTheSameLoss) {
   for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(whole.losses[i], chunks.losses[i], 1e-5 * whole.losses[i]);
 }
 
-TEST(Engine, AllocatesWhatItPlanned) {
+TEST(Engine, AllocatesExactlyItsPlan) {
   Rig rig;
   const size_t before = rig.device->allocated();
   {
@@ -318,7 +318,7 @@ TEST(Engine, AllocatesWhatItPlanned) {
   EXPECT_EQ(rig.device->allocated(), before);
 }
 
-TEST(Engine, LaunchesOfMicroBatchesAndUpdateHaveTheWorkOfTheStep) {
+TEST(Engine, MicroBatchAndUpdateCostsSumToTheStep) {
   Rig rig;
   Setting one, two;
   one.micro = 4, two.micro = 2;  // for a global batch of 4
@@ -340,7 +340,7 @@ TEST(Engine, LaunchesOfMicroBatchesAndUpdateHaveTheWorkOfTheStep) {
   EXPECT_GT(least_seconds(halves, endless_rate), least_seconds(whole, endless_rate));  // weights are read twice
 }
 
-TEST(Engine, TwoModelsLiveInOneProcess) {
+TEST(Engine, TwoModelsTrainInOneProcess) {
   Rig rig;
   Engine a(tiny(ModelType::gpt2), options({}), rig.backend()), b(tiny(ModelType::llama), options({}), rig.backend());
   a.commit(), b.commit();
@@ -399,7 +399,7 @@ TEST(Engine, NonFiniteStepIsSkippedOnTheDevice) {
   EXPECT_TRUE(std::isfinite(next.loss));
 }
 
-TEST(Engine, DiscardedStepLeavesNoTrace) {
+TEST(Engine, DiscardedStepChangesNothing) {
   Rig rig;
   Engine a(tiny(ModelType::gpt2), options({}), rig.backend()), b(tiny(ModelType::gpt2), options({}), rig.backend());
   a.commit(), b.commit();
@@ -427,7 +427,7 @@ TEST(Engine, PaddedVocabularyStaysZero) {
   for (int64_t i = 67 * wte.cols(); i < wte.numel(); ++i) ASSERT_EQ(values[size_t(i)], 0.0f) << i;
 }
 
-TEST(Engine, InitialWeightsAreAFunctionOfSeedAndName) {
+TEST(Engine, InitialWeightsDependOnlyOnSeedAndName) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options({}), rig.backend());
   engine.commit();
@@ -446,7 +446,7 @@ TEST(Engine, InitialWeightsAreAFunctionOfSeedAndName) {
   }
 }
 
-TEST(MemoryPlan, RefusesWhatDoesNotFitAndNamesTheKnobs) {
+TEST(MemoryPlan, RefusesModelsThatDoNotFitAndNamesOptions) {
   Rig rig;
   Engine engine(tiny(ModelType::gpt2), options({}), rig.backend());
   try {

@@ -67,7 +67,7 @@ AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engin
 }
 
 // Also if workers have different numbers of targets: each gradient is divided by the mean number.
-TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
+TEST(LocalUpdates, OneStepSgdRoundsMatchDataParallelTraining) {
   for (const bool masked : {false, true}) {
     Setting local = two_workers(plain(1));
     local.masked = masked, local.rule = RuleName::sgd, local.lr = 0.3;
@@ -100,7 +100,7 @@ TEST(LocalUpdates, RouterBiasesAreTheSameOnAllWorkers) {
 }
 
 // Equal within rounding: theta - (theta - w) is not always w.
-TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
+TEST(LocalUpdates, OneWorkerWithoutOuterMomentumMatchesPlainTraining) {
   for (const char* precision : {"fp32", "bf16"}) {
     const Setting want{.precision = precision, .clip = 0};
     Setting local = want;
@@ -114,7 +114,7 @@ TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
 }
 
 // Compares three rounds with the formula in double: v = mu v + d; theta -= eta (d + mu v).
-TEST(LocalUpdates, TheOuterStepIsNesterovMomentum) {
+TEST(LocalUpdates, OuterStepMatchesNesterovMomentum) {
   Setting s{.clip = 0, .outer = {.steps = 2, .learning_rate = 0.7, .momentum = 0.9}};
   run_ranks(1, [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
@@ -199,7 +199,7 @@ TEST(LocalUpdates, DelayedOuterStepsMatchTheFormula) {
   EXPECT_EQ(outer_steps, 2);
 }
 
-TEST(LocalUpdates, DeltasBesideStepsKeepTheBits) {
+TEST(LocalUpdates, OverlappedDeltasAreBitExact) {
   for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
     Setting s = two_workers({.steps = 3, .fragments = 2, .delay = 1, .mixing = 0.5, .deltas = deltas});
     s.precision = "bf16", s.frozen = {"layers.0.mlp"};
@@ -214,7 +214,7 @@ TEST(LocalUpdates, DeltasBesideStepsKeepTheBits) {
   }
 }
 
-TEST(LocalUpdates, WorkersAgreeOnDeltasInFourBits) {
+TEST(LocalUpdates, WorkersAgreeOnFourBitDeltas) {
   Setting s{.clip = 0, .workers = 3, .outer = {.steps = 2, .deltas = DeltaDtype::fp4}};
   const AfterSteps got = after(s, 2);
   EXPECT_EQ(got.masters[0], got.masters[1]);
@@ -230,7 +230,7 @@ TEST(LocalUpdates, WorkersAgreeOnDeltasInFourBits) {
   EXPECT_GT(std::sqrt(lost / moved), 0.01);
 }
 
-TEST(LocalUpdates, WorkersDifferInARoundAndAgreeAfterIt) {
+TEST(LocalUpdates, WorkersDifferWithinARoundAndAgreeAfterIt) {
   const Setting s = two_workers({.steps = 3});
   const AfterSteps in = after(s, 2), at_end = after(s, 3);
   EXPECT_GT(most_difference(in.masters[0], in.masters[1]), 1e-4);
@@ -241,7 +241,7 @@ TEST(LocalUpdates, WorkersDifferInARoundAndAgreeAfterIt) {
   EXPECT_EQ(at_end.evaluations[0], at_end.evaluations_of_weights[0]);
 }
 
-TEST(LocalUpdates, FragmentsTakeTurnsInARound) {
+TEST(LocalUpdates, FragmentsSynchronizeInRotation) {
   Setting s = two_workers({.steps = 4, .fragments = 2});
   s.outer.momentum = 0;
   const AfterSteps two = after(s, 2), four = after(s, 4);
@@ -256,7 +256,7 @@ TEST(LocalUpdates, FragmentsTakeTurnsInARound) {
   EXPECT_EQ(after(s, 4).masters[0], after(s, 4).masters[1]);
 }
 
-TEST(LocalUpdates, RanksOfAWorkerAreFree) {
+TEST(LocalUpdates, AnyMeshWithinAWorkerMatches) {
   for (const RuleName rule : {RuleName::adamw, RuleName::muon}) {
     Setting s = two_workers({.steps = 2});
     s.rule = rule;
@@ -313,7 +313,7 @@ TEST(LocalUpdates, WorkersClipAndSkipTogether) {
   }
 }
 
-TEST(LocalUpdates, ARunGoesOnToTheBitFromAnyStepOfARound) {
+TEST(LocalUpdates, ResumesBitExactlyFromAnyStepOfARound) {
   std::vector<Setting> settings = {two_workers({.steps = 2}), {.master = DType::f32, .outer = {.steps = 2}}};
   settings[0].precision = "bf16", settings[0].master = DType::i16, settings[0].shards = 2, settings[0].stage = 1;
   settings[1].rule = RuleName::muon, settings[1].frozen = {"embed_tokens"};
@@ -321,14 +321,14 @@ TEST(LocalUpdates, ARunGoesOnToTheBitFromAnyStepOfARound) {
 }
 
 // Rounds end after steps 2, 4, 6: at each stop the deltas of one fragment are in flight.
-TEST(LocalUpdates, ARunWithDeltasInFlightGoesOnToTheBit) {
+TEST(LocalUpdates, ResumesBitExactlyWithDeltasInFlight) {
   Setting s = two_workers({.steps = 4, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = DeltaDtype::fp4});
   s.precision = "bf16", s.master = DType::i16, s.shards = 2, s.stage = 1;
   expect_exact_resume(s, {2, 5}, 7);
 }
 
 // The ranks within a worker may change between save and load.
-TEST(LocalUpdates, CheckpointsHoldEveryWorkerAndRefuseAnotherNumber) {
+TEST(LocalUpdates, CheckpointsStoreAllWorkersAndRefuseAnotherNumber) {
   const testing::TempDir dir;
   const Setting s = two_workers({.steps = 2});
   run_part(s, "", 0, 3, dir / "first");
@@ -352,7 +352,7 @@ TEST(LocalUpdates, CheckpointsHoldEveryWorkerAndRefuseAnotherNumber) {
   }
 }
 
-TEST(LocalUpdates, GlobalWeightsAndMomentumAreInThePlan) {
+TEST(LocalUpdates, PlanCountsGlobalWeightsAndOuterMomentum) {
   const Setting plain_run{.shards = 2, .stage = 1};
   Setting local = plain_run;
   local.outer = {.steps = 2};

@@ -66,7 +66,7 @@ TEST(LowPrecisionOnRanks, MixturesMatchOneRankUpToRounding) {
 
 // Rows are all-gathered before they are quantized, in forward and backward; only gradients of norms are summed in
 // another order.
-TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredQuantizedWeightsChangeNoBit) {
+TEST(LowPrecisionOnRanks, SequenceParallelismRecomputationAndFp8AllGatherAreBitExact) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_tensorwise")) continue;
     for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
@@ -86,7 +86,7 @@ TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredQuantizedWeightsChan
 }
 
 // The amax is reduced over all ranks, so that scales are those of one rank, in checkpoints of any number of ranks.
-TEST(LowPrecisionOnRanks, HistoriesAreThoseOfOneRankAndGoOnAnywhere) {
+TEST(LowPrecisionOnRanks, AmaxHistoriesMatchOneRankAndResumeOnAnyRanks) {
   const testing::TempDir dir;
   std::map<std::string, std::vector<std::byte>> of[2];
   const auto folder = [&](int tensor) { return cat(dir.path(), "/", tensor); };
@@ -144,7 +144,7 @@ Statistics statistics_of(const Setting& s) {
 }
 
 // Sizes of parts are multiples of 128, including the number of tokens.
-TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
+TEST(LowPrecisionOnRanks, StatisticsCountEveryElementOnce) {
   for (const char* precision : {"fp8_blockwise", "mxfp8", "fp8_delayed"}) {
     if (kSanitized && precision != std::string("mxfp8")) continue;
     Setting s = setting(precision, 1);
@@ -174,7 +174,7 @@ TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
 }
 
 // Sizes that are multiples of 16 on one rank need not be so in parts.
-TEST(LowPrecisionOnRanks, PartsOfOddSizesStayIn16Bits) {
+TEST(LowPrecisionOnRanks, UnalignedPartsStayIn16Bits) {
   Setting s = setting("fp8_tensorwise", 4);
   s.intermediate = 96;
   const CpuBackend cpu = make_cpu({.threads = 1});

@@ -87,7 +87,7 @@ std::string line_of(const Setting& s, ModelType type = ModelType::llama) {
 
 class LowPrecision : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(LowPrecision, RepeatsWithAnyThreadsAndRecomputation) {
+TEST_P(LowPrecision, IsBitExactForAnyThreadsAndRecomputation) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     Setting s{.precision = GetParam()};
@@ -104,7 +104,7 @@ TEST_P(LowPrecision, RepeatsWithAnyThreadsAndRecomputation) {
   }
 }
 
-TEST_P(LowPrecision, FollowsTheCurveOfBf16) {
+TEST_P(LowPrecision, FollowsTheBf16LossCurve) {
   for (const ModelType type : {ModelType::gpt2, ModelType::qwen3}) {
     const Curve want = train(type, {.precision = "bf16"}, 12), got = train(type, {.precision = GetParam()}, 12);
     EXPECT_NE(want.weights, got.weights);
@@ -123,7 +123,7 @@ TEST_P(LowPrecision, KeepsQuantizedInputsForBackward) {
 }
 
 // An infinite weight, or an activation that overflows, must not become the maximum quantized value.
-TEST_P(LowPrecision, WhatIsNoNumberSkipsTheStep) {
+TEST_P(LowPrecision, NonFiniteValuesSkipTheStep) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
     Rig rig;
     Engine engine(tiny(ModelType::gpt2), options({.precision = GetParam()}), rig.backend());
@@ -175,7 +175,7 @@ TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
 }
 
 // Weights are quantized once per step, which costs memory and saves only launches in micro-batches.
-TEST_P(LowPrecision, KeptQuantizedWeightsAreThoseMadeAtEachUse) {
+TEST_P(LowPrecision, CachedQuantizedWeightsMatchRequantizedOnes) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_quantized = false};
     const auto two_micro_batches = [](Engine& engine, int64_t step) {
@@ -202,7 +202,7 @@ TEST_P(LowPrecision, KeptQuantizedWeightsAreThoseMadeAtEachUse) {
 
 // Transposed values written by the quantize kernel match those that the GEMM would transpose; only with f32 scales that
 // each belong to one operand.
-TEST_P(LowPrecision, TransposedQuantizedValuesChangeNoBit) {
+TEST_P(LowPrecision, TransposedQuantizedValuesAreBitExact) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
     for (const G granularity : {G::none, G::selective}) {
@@ -236,7 +236,7 @@ Counts counts_of(Engine& engine) {
 }
 
 // Evaluations use quantized averages; afterwards the weights are quantized again.
-TEST(LowPrecisionWeights, AveragesAreEvaluatedWithQuantizedWeightsOfTheirOwn) {
+TEST(LowPrecisionWeights, EvaluationsQuantizeTheAverages) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {
     Rig rig;
@@ -261,7 +261,7 @@ TEST(LowPrecisionWeights, AveragesAreEvaluatedWithQuantizedWeightsOfTheirOwn) {
 }
 
 // All gradients are zero: scales of all-zero blocks do no harm.
-TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
+TEST_P(LowPrecision, StepWithoutTargetsIsFinite) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options({.precision = GetParam()}), rig.backend());
   engine.commit();
@@ -275,7 +275,7 @@ TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
 }
 
 // With fp8.lm_head the head's GEMMs are quantized, too, tied or not, and the loss curve stays close.
-TEST_P(LowPrecision, TheHeadToo) {
+TEST_P(LowPrecision, QuantizedHeadFollowsTheLossCurve) {
   for (const bool tied : {false, true}) {
     ModelConfig m = tiny(ModelType::llama);
     m.tie_word_embeddings = tied;
@@ -320,7 +320,7 @@ TEST_P(LowPrecision, TheHeadToo) {
 INSTANTIATE_TEST_SUITE_P(Recipes, LowPrecision, ::testing::ValuesIn(kRecipes),
                          [](const auto& which) { return which.param; });
 
-TEST(LowPrecisionOptions, ChangeTheBitsAndNotTheCurve) {
+TEST(LowPrecisionOptions, ChangeBitsButNotTheLossCurve) {
   const Curve bf16 = train(ModelType::llama, {.precision = "bf16"}, 6);
   std::vector<Curve> all{train(ModelType::llama, {}, 6)};
   for (const Setting& s :
@@ -333,7 +333,7 @@ TEST(LowPrecisionOptions, ChangeTheBitsAndNotTheCurve) {
   EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientFormat::e5m2}, 6));  // the default
 }
 
-TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
+TEST(LowPrecisionOptions, ReportLayersThatStayIn16Bits) {
   EXPECT_EQ(line_of({.precision = "bf16"}), "");
   EXPECT_EQ(line_of({}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits");
   EXPECT_EQ(line_of({.high = {.head = false}}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits; the head, too");
@@ -361,7 +361,7 @@ TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
             "model.layers.0.self_attn.q_proj.weight; * stands for any text");
 }
 
-TEST(LowPrecisionOptions, OddAndSmallSizesStayIn16Bits) {
+TEST(LowPrecisionOptions, UnalignedAndSmallSizesStayIn16Bits) {
   ModelConfig m = tiny(ModelType::llama);
   m.intermediate_size = 40;  // gate and up: 80 outputs; down: 40 inputs
   Rig rig;
@@ -394,7 +394,7 @@ TEST(LowPrecisionOptions, ExpertsAndRoutersStayIn16Bits) {
     EXPECT_FALSE(spec.low_precision && (spec.experts > 1 || spec.name.ends_with(".gate"))) << spec.name;
 }
 
-TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesQuantizedValues) {
+TEST(LowPrecisionOptions, AreRefusedWithoutAnyQuantizedGemm) {
   const auto refusal = [](const auto& make) -> std::string {
     try {
       make();
@@ -412,7 +412,7 @@ TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesQuantizedValues) {
 }
 
 // What a GPU multiplies natively depends on its compute capability and the recipe; `plan --gpu` reports it, too.
-TEST(LowPrecisionOptions, AGpuMultipliesQuantizedValuesOrEmulates) {
+TEST(LowPrecisionOptions, ReportNativeOrEmulatedGemmsPerGpu) {
   const auto how = [](const char* name, const char* precision, int64_t intermediate = 160) {
     ModelConfig model = tiny(ModelType::llama);
     model.intermediate_size = intermediate;
@@ -437,7 +437,7 @@ TEST(LowPrecisionOptions, AGpuMultipliesQuantizedValuesOrEmulates) {
 
 // Scales of activations are per micro-batch of a rank, scales of weights are per whole weight: ranks that compute the
 // same micro-batches as one rank get the same quantized values.
-TEST(LowPrecisionRanks, ShareOutTheSameMicroBatches) {
+TEST(LowPrecisionRanks, SameMicroBatchesGiveTheSameQuantizedValues) {
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_blockwise"})
     for (const int stage : {0, 3}) {
       ranks::Setting one{.precision = precision, .accumulation = 2}, two{.precision = precision, .stage = stage};
@@ -447,7 +447,7 @@ TEST(LowPrecisionRanks, ShareOutTheSameMicroBatches) {
 }
 
 // Weights, which are equal on all ranks, are counted once; activations belong to each rank's own micro-batches.
-TEST(LowPrecisionRanks, StatisticsAreOfAllRanks) {
+TEST(LowPrecisionRanks, StatisticsCoverAllRanks) {
   std::map<int, Counts> by_ranks;
   for (const int count : {1, 2, 4}) {
     const ranks::Setting s{.precision = "fp8_tensorwise", .replicas = count, .accumulation = 4 / count};
@@ -476,7 +476,7 @@ TEST(LowPrecisionRanks, StatisticsAreOfAllRanks) {
   }
 }
 
-TEST(LowPrecisionRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
+TEST(LowPrecisionRanks, RankInvariantSumsAreBitExactOnAnyRanks) {
   for (const char* precision : {"mxfp8", "nvfp4", "fp8_delayed"}) {
     ranks::Setting one{.precision = precision, .leaves = 4}, two = one;
     two.shards = 2, two.stage = 1;

@@ -42,7 +42,7 @@ Config config(const std::vector<std::string>& set = {}) {
 
 std::string limit(size_t bytes) { return cat("memory_limit_gib=", double(bytes) / double(size_t{1} << 30)); }
 
-TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
+TEST(MakeEngine, ChoosesTheFastestPlanThatFits) {
   constexpr size_t kReserve = size_t{256} << 20;
   const size_t all = Plan(config()).bytes(),
                least = Plan(config({"micro_batch_size=1", "recompute_granularity=full"})).bytes();
@@ -65,7 +65,7 @@ TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
 
 // On its own, the rank with the slow network would choose ring attention, which needs few hops with a window, and the
 // other one would choose an all-gather, which needs fewer calls.
-TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowest) {
+TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowestRank) {
   std::array<std::map<bool, ContextMethod>, 2> chosen;  // by rank; key: with other ranks, or alone
   run_ranks(2, [&](std::unique_ptr<Communicator> world) {
     const int rank = world->rank();
@@ -113,7 +113,7 @@ TEST(MakeEngine, NoRankTakesAPlanThatDoesNotFitAnother) {
 }
 
 // One micro-batch of all sequences fits, but makes each stage wait for the other.
-TEST(MakeEngine, StagesTakeSmallerMicroBatchesThatWaitLess) {
+TEST(MakeEngine, PipelinesChooseSmallerMicroBatchesWithLessBubble) {
   std::array<int64_t, 2> micro_batches{};
   run_ranks(2, [&](std::unique_ptr<Communicator> world) {
     const auto rank = size_t(world->rank());
@@ -127,7 +127,7 @@ TEST(MakeEngine, StagesTakeSmallerMicroBatchesThatWaitLess) {
   EXPECT_EQ(micro_batches[0], micro_batches[1]);
 }
 
-TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
+TEST(MakeEngine, FixedMicroBatchGetsTheMinimumRecomputationThatFits) {
   using G = Recompute::Granularity;
   const std::string micro = "micro_batch_size=32";
   const size_t none = Plan(config({micro})).bytes(), full = Plan(config({micro, "recompute_granularity=full"})).bytes();
@@ -144,7 +144,7 @@ TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
   EXPECT_GT(between.every, 1);
 }
 
-TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
+TEST(MakeEngine, LogitChunksGrowWithAvailableMemory) {
   EXPECT_EQ(Plan(config()).options().loss_chunk_rows, 8192);
   EXPECT_EQ(Plan(config({"loss_chunk_rows=1000"})).options().loss_chunk_rows, 1000);
   const Plan small(config({"memory_limit_gib=30", "micro_batch_size=16"}));
@@ -159,7 +159,7 @@ TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
 }
 
 // cuDNN's backward needs two bytes per score, 4 GiB here: more than it may take by default.
-TEST(MakeEngine, AttentionTakesScratchMemoryThatThePlanHasLeft) {
+TEST(MakeEngine, AttentionScratchUsesTheRemainingMemory) {
   constexpr size_t kScores = size_t{4} << 30;
   const std::vector<std::string> set = {"seq_length=4096", "model.max_position_embeddings=4096", "micro_batch_size=16",
                                         "recompute_granularity=full", "loss_chunk_rows=1024"};
@@ -191,7 +191,7 @@ std::string refusal(const std::vector<std::string>& set) {
 }
 
 // Offloaded master weights and optimizer states free GPU memory; auto offloads them only if nothing else fits.
-TEST(MakeEngine, OffloadsOnlyWhereNothingElseFits) {
+TEST(MakeEngine, OffloadsOnlyIfNothingElseFits) {
   const std::vector<std::string> least = {"micro_batch_size=1", "recompute_granularity=full"};
   const auto with = [&](std::vector<std::string> set) {
     set.insert(set.end(), least.begin(), least.end());
@@ -257,7 +257,7 @@ struct SharedGpu final : Device {
   size_t in_use() const override { return used; }
 };
 
-TEST(MakeEngine, MemoryThatOtherProgramsHoldIsSaid) {
+TEST(MakeEngine, ReportsMemoryUsedByOtherPrograms) {
   SharedGpu device;
   device.own = size_t{70} << 30, device.used = device.own + (size_t{1} << 30);
   EXPECT_EQ(memory_of_others(config(), device), "") << "its own context and libraries";

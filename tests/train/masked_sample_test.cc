@@ -37,7 +37,7 @@ class ChatRun : public TrainerTest {
   }
 };
 
-TEST_F(ChatRun, FirstSampleShowsWhatIsLearnt) {
+TEST_F(ChatRun, FirstSampleMarksTrainedTokens) {
   const Dataset data = Dataset::open({{.path_glob = dir_.path() + "/chats/x_train.ds"}}, 16, 257);
   ASSERT_TRUE(data.has_loss_mask());
   const auto tokenizer = find_tokenizer(data.first_shard());

@@ -48,7 +48,7 @@ StepState step(Engine& engine, std::span<const int32_t> tokens, std::span<const 
   return engine.finish_step();
 }
 
-TEST(Masks, TheMeanIsOverWhatIsPredictedHoweverAStepIsCut) {
+TEST(Masks, MeanIsOverTargetsForAnyMicroBatchSize) {
   const auto tokens = numbers(4 * kT, "tokens");
   auto targets = numbers(4 * kT, "targets");
   for (size_t i = 0; i < targets.size(); ++i)
@@ -90,7 +90,7 @@ TEST(Masks, IgnoredSequencesChangeNothing) {
   }
 }
 
-TEST(Masks, AStepWithoutTargetsIsNoReasonToStop) {
+TEST(Masks, StepWithoutTargetsDoesNotStopTheRun) {
   Rig rig;
   Engine engine(tiny(), options(1, 1), rig.backend());
   engine.commit();
@@ -110,7 +110,7 @@ HostBatch packed(std::span<const int32_t> tokens, const std::vector<int64_t>& en
   return batch;
 }
 
-TEST(Masks, APackedDocumentIsWhatItIsAlone) {
+TEST(Masks, PackedDocumentsMatchSeparateSequences) {
   const auto tokens = numbers(kT + 1, "tokens");
   EngineOptions o = options(1, 1);
   o.documents_per_sequence = 4;
@@ -148,7 +148,7 @@ TEST(Masks, APackedDocumentIsWhatItIsAlone) {
 }
 
 // Sequences cut into chunks give the same losses, gradient norm and next step as shorter sequences of the same tokens.
-TEST(Masks, ChunksAreShorterSequences) {
+TEST(Masks, ChunksMatchShorterSequences) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     ModelConfig model = tiny();
     if (type == ModelType::gpt2)
@@ -205,7 +205,7 @@ double reference_score(Engine& engine, const Question& q, size_t choice) {
   return score;
 }
 
-TEST(Answers, ScoresAreThoseOfSeparateForwardPasses) {
+TEST(Answers, ScoresMatchSeparateForwardPasses) {
   std::vector<Question> questions;
   for (int q = 0; q < 7; ++q) {
     Question one{
@@ -242,7 +242,7 @@ TEST(Answers, ScoresAreThoseOfSeparateForwardPasses) {
   }
 }
 
-TEST(Answers, GradesCountTheLikeliestByEachMeasure) {
+TEST(Answers, AccuracyCountsTheLikeliestByEachMeasure) {
   const std::vector<Question> questions = {{{1}, {{1, 2, 3, 4}, {1}}, {2, 10}, 0}, {{1}, {{1}, {2}}, {1, 1}, 1}};
   const ChoiceScores scores = {{-4, -3}, {-1, -2}};  // normalized per token -1 and -3, per character -2 and -0.3
   const ChoiceResult r = grade(questions, scores);

@@ -139,7 +139,7 @@ std::vector<Setting> all_grids(RuleName rule) {
   return all;
 }
 
-TEST(MatrixOwners, NoMatrixIsDoneTwiceAndRankZeroHasMost) {
+TEST(MatrixOwners, EveryMatrixHasOneOwnerAndRankZeroTheLargestShare) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const double all = run({.type = type, .rule = RuleName::muon}, {}, 0).gemm_flops[0];
     ASSERT_GT(all, 0);
@@ -153,7 +153,7 @@ TEST(MatrixOwners, NoMatrixIsDoneTwiceAndRankZeroHasMost) {
   }
 }
 
-TEST(MatrixOwners, RanksSendWhatThePlanSays) {
+TEST(MatrixOwners, TrafficMatchesThePlan) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon})
     for (const Setting& s : all_grids(rule)) {
       const Outcome got = run(s);
@@ -185,7 +185,7 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
 }
 
 // Every rank keeps its part of everything, so lost or misplaced parts show in the weights.
-TEST(MatrixOwners, TensorsTogetherAreAsTensorAfterTensor) {
+TEST(MatrixOwners, BatchedExchangesMatchTensorByTensor) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon})
     for (const Setting& s : {Setting{.rule = rule}, Setting{.shards = 2, .stage = 1, .rule = rule}}) {
       const Outcome apart = run(s);
@@ -197,7 +197,7 @@ TEST(MatrixOwners, TensorsTogetherAreAsTensorAfterTensor) {
     }
 }
 
-TEST(MatrixOwners, MistakesShow) {
+TEST(MatrixOwners, DetectsExchangeMistakes) {
   for (const Setting& s : {Setting{.replicas = 2, .shards = 2, .stage = 1, .rule = RuleName::muon},
                            Setting{.shards = 2, .stage = 0, .rule = RuleName::normuon},
                            Setting{.shards = 2, .stage = 2, .rule = RuleName::normuon, .tensor = 2, .kv_heads = 1},

@@ -133,7 +133,7 @@ class EveryGrid : public ::testing::TestWithParam<int> {
   inline static Law law;  // shared, so that parts reuse single-rank runs
 };
 
-TEST_P(EveryGrid, IsTheRunOfOneRank) {
+TEST_P(EveryGrid, MatchesOneRank) {
   const std::vector<Setting> meshes = all_meshes();
   ASSERT_GT(meshes.size(), kSanitized ? 5U : 40U);
   for (size_t i = size_t(GetParam()); i < meshes.size(); i += kParts) law.holds_of(meshes[i]);
@@ -146,7 +146,7 @@ struct Reference {
   size_t tensors;                    // number of tensors in files
 };
 
-TEST(MeshMatrix, CheckpointsOfEveryGridResumeOnOthers) {
+TEST(MeshMatrix, CheckpointsOfEveryMeshResumeOnOthers) {
   constexpr int64_t kTokens = 48;  // per sequence; most groups can divide it
   const std::vector<Setting> grids = all_grids();
   const Choice choice{3, G::none, false, ModelType::llama, Batch::documents};

@@ -16,7 +16,7 @@ TEST(MfuPeak, StaysOnTheSameDevice) {
   }
 }
 
-TEST(MfuPeak, AChangeIsExplained) {
+TEST(MfuPeak, ChangeIsExplained) {
   std::string told;
   EXPECT_EQ(settled_peak({2e12, "cpu"}, {1e12, "cpu"}, &told).flops, 2e12);
   EXPECT_EQ(told, "MFU refers to 2.00TFLOP/s from here on, before to 1.00TFLOP/s: cpu is faster than was seen");
@@ -26,7 +26,7 @@ TEST(MfuPeak, AChangeIsExplained) {
   EXPECT_NE(told.find("does not say"), std::string::npos) << told;
 }
 
-TEST(MfuPeak, IsPartOfACheckpoint) {
+TEST(MfuPeak, IsStoredInTheCheckpoint) {
   RunState state;
   state.micro_batch_size = 1;
   EXPECT_EQ(state_json(state).find("peak"), std::string::npos) << "none where the configuration has it";

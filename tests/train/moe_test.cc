@@ -91,7 +91,7 @@ TEST(Moe, EveryTrainedTokenIsCountedOnce) {
 
 // A small step along the gradient lowers the loss by its length times the gradient's norm: the gradient is that of the
 // loss with dropped choices.
-TEST(Moe, TheGradientIsThatOfKeptChoices) {
+TEST(Moe, GradientCoversOnlyKeptChoices) {
   for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
     ModelConfig m = tiny(type);
     m.initializer_range = 0.3;
@@ -169,7 +169,7 @@ TEST(Moe, RouterBiasFollowsTheCountsOfTheWholeStep) {
 }
 
 // Evaluations and discarded steps do not change the bias, and neither do gradients, weight decay or averaging.
-TEST(Moe, NothingButStepsMovesTheRouterBias) {
+TEST(Moe, OnlyStepsMoveTheRouterBias) {
   const ModelConfig m = tiny(ModelType::dots1);
   const auto after = [&](bool disturbed) {
     EngineOptions o = options(4);
@@ -201,7 +201,7 @@ TEST(Moe, NothingButStepsMovesTheRouterBias) {
 }
 
 // Without an auxiliary loss, only the bias can balance the load of the experts.
-TEST(Moe, RouterBiasBalancesShares) {
+TEST(Moe, RouterBiasBalancesLoad) {
   const auto spread = [](float rate) {
     ModelConfig m = tiny(ModelType::dots1);
     m.n_group = m.topk_group = 1, m.initializer_range = 0.5;
@@ -230,7 +230,7 @@ TEST(Moe, ModelsWithoutExpertsCountNothing) {
 }
 
 // Identical experts whose weights sum to 1 are equivalent to the dense layer that each of them is.
-TEST(Moe, EqualExpertsAreTheDenseLayer) {
+TEST(Moe, EqualExpertsMatchTheDenseLayer) {
   ModelConfig m = tiny(ModelType::qwen3_moe);
   m.norm_topk_prob = true;
   Started dense(tiny(ModelType::qwen3), options(4)), experts(m, options(4));
@@ -259,7 +259,7 @@ TEST(Moe, EqualExpertsAreTheDenseLayer) {
 }
 
 // Steps that use only the router's losses: nothing else can raise the entropy, or pull log-sum-exps towards 0.
-TEST(Moe, RouterLossesBalanceShares) {
+TEST(Moe, RouterLossesBalanceLoad) {
   const auto after = [](double balance, double z) {
     ModelConfig m = tiny(ModelType::qwen3_moe);
     m.initializer_range = 0.5;  // the load is unbalanced at first
@@ -300,7 +300,7 @@ TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
   EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";
 }
 
-TEST(Routing, SumsOfOlderCheckpointsHaveNoDroppedChoices) {
+TEST(Routing, OlderCheckpointsLoadWithoutDroppedChoices) {
   ModelConfig m = tiny(ModelType::qwen3_moe);
   m.num_experts = 2;
   const std::vector<double> older = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, now = {1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10, 0};
@@ -309,7 +309,7 @@ TEST(Routing, SumsOfOlderCheckpointsHaveNoDroppedChoices) {
   EXPECT_EQ(with_dropped(m, {}), std::vector<double>{});
 }
 
-TEST(Routing, RecordsHaveTheShareOfDroppedChoices) {
+TEST(Routing, RecordsReportTheFractionOfDroppedChoices) {
   ModelConfig m = tiny(ModelType::qwen3_moe);
   m.num_hidden_layers = 1, m.num_experts = 2, m.num_experts_per_tok = 1;
   EXPECT_EQ(routing_records(m, std::vector<double>{6, 2, 0, 0, 0, 2}, 1).at(0).dropped_share, 0.25);

@@ -6,7 +6,7 @@
 namespace athanor::ranks {
 namespace {
 
-TEST(MultiToken, RanksAndMicroBatchesChangeNoLoss) {
+TEST(MultiToken, LossDoesNotDependOnRanksAndMicroBatches) {
   Setting one{.type = ModelType::llama, .masked = true, .ahead = {0.5f, 0.25f}, .length = 8};
   const Curve want = train(one);
   for (int stage = 0; stage <= 3; ++stage) {
@@ -45,7 +45,7 @@ TEST(MultiToken, WeightsScaleTheLossesOfTokensFurtherAhead) {
 }
 
 // Weights that a schedule sets count from the next micro-batch on.
-TEST(MultiToken, TheWeightsMayChangeBetweenSteps) {
+TEST(MultiToken, WeightsMayChangeBetweenSteps) {
   Setting s{.type = ModelType::llama, .clip = 0, .lr = 0, .ahead = {1}};
   run_ranks(1, [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});

@@ -58,7 +58,7 @@ double largest_ratio(const std::string& model, const std::string& keys) {
   return worst;
 }
 
-TEST(Mup, ActivationsAreFlatOverWidths) {
+TEST(Mup, ActivationsDoNotDependOnWidth) {
   const std::string base = cat(", \"mup_base_width\": ", kBase);
   for (const char* model : {"gpt2", "llama"}) {
     if (kSanitized && std::string(model) == "gpt2") continue;

@@ -21,7 +21,7 @@ void expect_same_bits(Setting s, const std::string& what) {
   EXPECT_GT(got.host, 0u) << what;
 }
 
-TEST(Offload, KeepsTheBitsOfEveryOptimizer) {
+TEST(Offload, IsBitExactForEveryOptimizer) {
   struct Case {
     RuleName rule;
     const char* precision;
@@ -47,7 +47,7 @@ TEST(Offload, KeepsTheBitsOfEveryOptimizer) {
                      kRuleNames[size_t(c.rule)]);
 }
 
-TEST(Offload, KeepsTheBitsOfEveryZeroStage) {
+TEST(Offload, IsBitExactForEveryZeroStage) {
   for (const RuleName rule : {RuleName::adamw, RuleName::muon, RuleName::lamb})
     for (const int stage : {0, 1, 2, 3})
       expect_same_bits({.type = ModelType::gpt2,
@@ -61,7 +61,7 @@ TEST(Offload, KeepsTheBitsOfEveryZeroStage) {
                        kRuleNames[size_t(rule)]);
 }
 
-TEST(Offload, KeepsAveragesOfWeightsAndQkClip) {
+TEST(Offload, IsBitExactWithAveragesAndQkClip) {
   expect_same_bits({.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 2, .ema = 0.8}, "ema");
   expect_same_bits({.precision = "fp32", .tail = 1}, "tail average");
   expect_same_bits({.precision = "bf16",
@@ -73,7 +73,7 @@ TEST(Offload, KeepsAveragesOfWeightsAndQkClip) {
 }
 
 // Weights and gradients of all units, or of some of them, are in host memory.
-TEST(Offload, UnitsInHostMemoryKeepTheBits) {
+TEST(Offload, UnitsInHostMemoryAreBitExact) {
   struct Case {
     Setting setting;
     int64_t units = 100, stretch = 0;
@@ -117,7 +117,7 @@ TEST(Offload, UnitsInHostMemoryKeepTheBits) {
 }
 
 // Also if only every second block is recomputed, and with several micro-batches.
-TEST(Offload, BlockInputsInHostMemoryKeepTheBits) {
+TEST(Offload, BlockInputsInHostMemoryAreBitExact) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2, .recompute = Recompute::Granularity::full};
   const Curve want = train(s);
   s.offload_inputs = true;
@@ -128,7 +128,7 @@ TEST(Offload, BlockInputsInHostMemoryKeepTheBits) {
   EXPECT_LE(got.planned[0], want.planned[0]);
 }
 
-TEST(Offload, KeepsRoundsOfLocalUpdates) {
+TEST(Offload, IsBitExactWithLocalUpdates) {
   for (const DType master : {DType::f32, DType::i16})
     expect_same_bits(
         {.precision = "bf16", .master = master, .shards = 2, .stage = 1, .workers = 2, .outer = {.steps = 3}},
@@ -137,7 +137,7 @@ TEST(Offload, KeepsRoundsOfLocalUpdates) {
                    "delayed updates");
 }
 
-TEST(Offload, KeepsWhatIsPruned) {
+TEST(Offload, IsBitExactWithPruning) {
   const auto masters = [](int64_t offload) {
     testing::Rig rig(1);
     Setting s{.precision = "bf16", .master = DType::i16, .offload = offload};
@@ -159,7 +159,7 @@ TEST(Offload, KeepsWhatIsPruned) {
 }
 
 // Checkpoints with and without offload are equal, and either run resumes from the other's, on other ranks.
-TEST(Offload, CheckpointsAreTheSameAndGoOnEitherWay) {
+TEST(Offload, CheckpointsMatchAndResumeEitherWay) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 2, .leaves = 4, .rule = RuleName::normuon};
   s.tail = 1;
   const testing::TempDir dir;
@@ -180,7 +180,7 @@ TEST(Offload, CheckpointsAreTheSameAndGoOnEitherWay) {
 
 // Each master weight and state crosses the link once in each direction; LAMB reads master weights twice, because it
 // computes norms first.
-TEST(Offload, CountsWhatPassesTheLink) {
+TEST(Offload, CountsTransferredBytes) {
   const auto engine = [](RuleName rule, auto check) {
     testing::Rig rig(1);
     const Setting s{.precision = "bf16", .rule = rule, .offload = kStretch};
@@ -207,7 +207,7 @@ TEST(Offload, CountsWhatPassesTheLink) {
   });
 }
 
-TEST(Offload, CheckpointsOfUnitsInHostMemoryGoOnOnOtherRanks) {
+TEST(Offload, CheckpointsOfOffloadedUnitsResumeOnOtherRanks) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 3};
   Setting on_host = s;
   on_host.host_units = 100, on_host.offload = kStretch;
@@ -224,7 +224,7 @@ TEST(Offload, CheckpointsOfUnitsInHostMemoryGoOnOnOtherRanks) {
 
 // Weights cross the link in forward and again in backward, except those of the head, which are still there; gradients
 // cross it twice.
-TEST(Offload, CountsWhatUnitsPassOverTheLink) {
+TEST(Offload, CountsTransferredBytesOfUnits) {
   testing::Rig rig(1);
   const Setting s{.precision = "bf16", .host_units = 100};
   Engine e(tiny(s), options(s), rig.backend());

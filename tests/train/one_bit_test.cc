@@ -23,7 +23,7 @@ std::vector<float> floats(const std::map<std::string, std::vector<std::byte>>& f
   return values;
 }
 
-TEST(OneBit, StepsBeforeTheFreezeAreDataParallel) {
+TEST(OneBit, StepsBeforeTheFreezeMatchDataParallelism) {
   for (const RuleName rule : kOneBitRules) {
     Setting whole{.replicas = 2, .rule = rule == RuleName::onebit_lamb ? RuleName::lamb : RuleName::adamw};
     Setting warm = one_bit(2, 100, rule);
@@ -34,7 +34,7 @@ TEST(OneBit, StepsBeforeTheFreezeAreDataParallel) {
 
 // Momentum plus the workers' errors must equal the uncompressed momentum: in a block that worker s serves, m' + e'_s +
 // sum over the others of e'_i / K = (b1 m + (1 - b1) mean of g) + e_s + sum over the others of e_i / K.
-TEST(OneBit, WhatIsLostInAStepIsAddedInTheNext) {
+TEST(OneBit, CompressionErrorIsFedBackInTheNextStep) {
   const testing::TempDir dir;
   constexpr int kWorkers = 3;
   Setting s = one_bit(kWorkers, 2), exact = s;
@@ -75,7 +75,7 @@ TEST(OneBit, WhatIsLostInAStepIsAddedInTheNext) {
   }
 }
 
-TEST(OneBit, ItLearnsNearlyAsWholeGradientsDo) {
+TEST(OneBit, LossStaysNearFullGradients) {
   for (const RuleName rule : kOneBitRules) {
     Setting warm = one_bit(4, 1000, rule), compressed = one_bit(4, 10, rule);
     if (rule == RuleName::onebit_lamb) warm.lr = compressed.lr = 0.05;
@@ -88,7 +88,7 @@ TEST(OneBit, ItLearnsNearlyAsWholeGradientsDo) {
 
 // After the freeze, the average of a matrix's trust ratios is kept, and its factor changes by at most 10 % per step,
 // following the variance implied by the momenta. The matrix's step has the corresponding length.
-TEST(OneBitLamb, TheTrustRatioIsTheAverageTimesAFactor) {
+TEST(OneBitLamb, TrustRatioIsTheFrozenAverageTimesAFactor) {
   const testing::TempDir dir;
   Setting s = one_bit(2, 4, RuleName::onebit_lamb);
   run_part(s, "", 0, 4, dir / "warm");
@@ -123,7 +123,7 @@ TEST(OneBitLamb, TheTrustRatioIsTheAverageTimesAFactor) {
   EXPECT_TRUE(any_moved);
 }
 
-TEST(OneBit, RanksOfAWorkerAreFree) {
+TEST(OneBit, AnyMeshWithinAWorkerMatches) {
   Setting s = one_bit(2, 2);
   s.length = 8;
   const Curve want = train(s, 5);
@@ -146,7 +146,7 @@ TEST(OneBit, RanksOfAWorkerAreFree) {
   expect_same(want, train(context, 5), 1e-5, context.name());
 }
 
-TEST(OneBit, ARunGoesOnToTheBitBeforeAndAfterTheFreeze) {
+TEST(OneBit, ResumesBitExactlyBeforeAndAfterTheFreeze) {
   std::vector<Setting> settings = {one_bit(2, 3), one_bit(1, 3), one_bit(2, 3, RuleName::onebit_lamb)};
   settings[0].precision = "bf16", settings[0].master = DType::i16, settings[0].shards = 2, settings[0].stage = 2;
   settings[1].ema = 0.9, settings[1].frozen = {"embed_tokens"};
@@ -154,7 +154,7 @@ TEST(OneBit, ARunGoesOnToTheBitBeforeAndAfterTheFreeze) {
   for (const Setting& s : settings) expect_exact_resume(s, {2, 5}, 6);
 }
 
-TEST(OneBit, AnotherNumberOfWorkersIsRefused) {
+TEST(OneBit, ResumeRefusesAnotherNumberOfWorkers) {
   const testing::TempDir dir;
   run_part(one_bit(2, 1), "", 0, 2, dir / "first");
   try {

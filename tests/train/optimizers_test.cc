@@ -11,7 +11,7 @@
 namespace athanor::optimizers {
 namespace {
 
-TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
+TEST(Optimizers, MatchAnIndependentImplementation) {
   namespace r = references;
   OptimizerOptions sgd = with(RuleName::sgd), plain = sgd, nesterov = sgd;
   plain.sgd_momentum = 0;
@@ -31,7 +31,7 @@ TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
   expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
 }
 
-TEST(Optimizers, TheAverageOfWeightsIsThatOfAnIndependentImplementation) {
+TEST(Optimizers, WeightAverageMatchesAnIndependentImplementation) {
   OptimizerOptions o = with(RuleName::adamw);
   o.ema_decay = 0.9;
   Trained t({matrix("w", {kRows, kColumns})}, o);
@@ -53,7 +53,7 @@ TEST(Optimizers, TheAverageOfWeightsIsThatOfAnIndependentImplementation) {
 }
 
 // The average is the mean of the weights after each step beyond the twelfth; before that, it is the weights themselves.
-TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
+TEST(Optimizers, TailAverageIsTheMeanOfTheLastWeights) {
   OptimizerOptions o = with(RuleName::lion);
   o.tail_average_start = 12;
   Trained t({matrix("w", {kRows, kColumns})}, o);
@@ -78,7 +78,7 @@ TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
   EXPECT_GT(least_off, 1e-3);
 }
 
-TEST(Muon, GPT2sOrderIsTheTranspose) {
+TEST(Muon, Gpt2LayoutMatchesTheTransposedUpdate) {
   for (const MuonScale scale : {MuonScale::original, MuonScale::match_rms, MuonScale::spectral})
     for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express}) {
       OptimizerOptions o = with(RuleName::muon);
@@ -91,7 +91,7 @@ TEST(Muon, GPT2sOrderIsTheTranspose) {
 
 // One step from zero weights: minus learning rate times scale times an orthogonal matrix, whatever the size of the
 // gradient.
-TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
+TEST(Muon, UpdatesAreNearlyOrthogonalForAnyGradient) {
   for (const char* precision : {"fp32", "bf16"})
     for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express})
       for (const float size : {1e-5f, 1.f, 1e5f}) {
@@ -113,7 +113,7 @@ TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
 }
 
 // Q, K and V in one tensor are three matrices, stored next to each other in rows (Llama) or columns (GPT-2).
-TEST(Muon, PartsOfATensorAreMatricesOfTheirOwn) {
+TEST(Muon, FusedQkvIsOrthogonalizedPerMatrix) {
   const int64_t c = 8;
   const auto value = [&](int part, int64_t r, int64_t k) { return float(gradient(100 * part + r * c + k, part + 1)); };
   std::vector<std::vector<float>> apart;
@@ -217,7 +217,7 @@ TEST(NorMuon, MatchesPaperReference) {
 }
 
 // A weight decays only if the rest of its update does not increase its magnitude, bit for bit.
-TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
+TEST(Optimizers, CautiousDecaySkipsWeightsThatGrow) {
   for (const RuleName rule :
        {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::schedule_free_adamw}) {
     const auto before = values(start, kRows, kColumns, false);
@@ -243,7 +243,7 @@ TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
   }
 }
 
-TEST(Optimizers, ASkippedStepChangesNothing) {
+TEST(Optimizers, SkippedStepChangesNothing) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
                               RuleName::lamb, RuleName::schedule_free_adamw, RuleName::adamw}) {
     OptimizerOptions o = with(rule);
@@ -291,7 +291,7 @@ TEST(Groups, FirstMatchWins) {
   EXPECT_EQ(lines[1], "param_groups[1]: frozen, 24 parameters: h.*.mlp.weight");
 }
 
-TEST(Groups, SayWhyNoWeightHas8BitMoments) {
+TEST(Groups, ReportWhyNoWeightHas8BitMoments) {
   const auto why = [](std::vector<ParamSpec> specs, const OptimizerOptions& o) {
     Trained t(std::move(specs), o);
     return why_no_8bit_moments(o, t.params);
@@ -327,7 +327,7 @@ std::string refusal(const OptimizerOptions& o) {
   return "";
 }
 
-TEST(Groups, WhatCannotBeIsRefusedByName) {
+TEST(Groups, InvalidGroupsAreRefusedByName) {
   OptimizerOptions o = with(RuleName::adamw);
   o.groups = {{.match = "h.*.mpl.weight"}};
   EXPECT_EQ(refusal(o),

@@ -20,7 +20,7 @@ std::vector<T> read(const SafetensorsFile& file, const std::string& name) {
 
 class Packed : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
+TEST_P(Packed, LossAndGradientsMatchSeparateDocuments) {
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());
   const SafetensorsFile reference(folder + "/reference.safetensors");

@@ -22,7 +22,7 @@ Setting packed(int replicas, int shards, int stage, PackedTraffic traffic) {
 }
 
 // train() also expects that all ranks have the same weights.
-TEST(PackedTraffic, StepsAreNearlyThoseOfWholeGradientsAndWeights) {
+TEST(PackedTraffic, StepsStayNearFullPrecisionTraffic) {
   for (const auto& [replicas, shards, stage] : {std::tuple{1, 2, 1}, {1, 3, 2}, {2, 2, 1}, {2, 2, 2}, {2, 1, 1}}) {
     const Setting s = packed(replicas, shards, stage, {.gradients = true, .weights = true});
     Setting whole = s;
@@ -58,7 +58,7 @@ double distance(const std::map<std::string, std::vector<std::byte>>& files, cons
   return std::sqrt(sum / double(sent.size()));
 }
 
-TEST(PackedTraffic, SentWeightsFollowTheMasters) {
+TEST(PackedTraffic, SentWeightsFollowTheMasterWeights) {
   const testing::TempDir dir;
   const Setting s = packed(1, 2, 1, {.weights = true});
   constexpr const char* kWeight = "transformer.h.1.mlp.c_fc.weight";
@@ -73,12 +73,12 @@ TEST(PackedTraffic, SentWeightsFollowTheMasters) {
   EXPECT_LT(apart[40], 1.5 * apart[2]) << "what is rounded away is sent later";
 }
 
-TEST(PackedTraffic, ARunGoesOnToTheBit) {
+TEST(PackedTraffic, ResumesBitExactly) {
   expect_exact_resume(packed(2, 2, 2, {.gradients = true, .weights = true}), {3}, 5);
 }
 
 // On one rank nothing is sent, and the state is there for later.
-TEST(PackedTraffic, ARunGoesOnOnOtherRanks) {
+TEST(PackedTraffic, ResumesOnOtherRanks) {
   const testing::TempDir dir;
   const Setting s = packed(1, 2, 1, {.weights = true}), one = packed(1, 1, 1, {.weights = true});
   run_part(s, "", 0, 3, dir / "first");
@@ -90,7 +90,7 @@ TEST(PackedTraffic, ARunGoesOnOnOtherRanks) {
               1e-5 * want);
 }
 
-TEST(PackedTraffic, GradientsThatAreNotFiniteSkipTheStep) {
+TEST(PackedTraffic, NonFiniteGradientsSkipTheStep) {
   run_ranks(2, [&](std::unique_ptr<Communicator> world) {
     const Setting s = packed(1, 2, 1, {.gradients = true});
     const CpuBackend cpu = make_cpu({.threads = 1});

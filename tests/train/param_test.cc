@@ -26,7 +26,7 @@ ModelConfig sample_model(ModelType type) {
       type, {.vocab = 50, .hidden = 48, .heads = 8, .kv_heads = 4, .intermediate = 32, .positions = 16});
 }
 
-TEST(Cut, SharesAreDisjointAndTogetherEverything) {
+TEST(Cut, ShardsPartitionTheTensor) {
   for (const ModelType type : kFamilies) {
     const auto model = make_model(sample_model(type));
     for (const ParamSpec& spec : model->params().specs()) {
@@ -65,7 +65,7 @@ TEST(Cut, HeadGroupsStayTogether) {
   }
 }
 
-TEST(Cut, GateAndUpHoldTheSameColumnsOfDown) {
+TEST(Cut, GateAndUpMatchTheColumnsOfDown) {
   const auto model = make_model(sample_model(ModelType::llama));
   for (const ParamSpec& spec : model->params().specs()) {
     if (!spec.name.ends_with("gate_up")) continue;
@@ -74,7 +74,7 @@ TEST(Cut, GateAndUpHoldTheSameColumnsOfDown) {
 }
 
 // A vocabulary of 50 needs no padding between the slices of ranks; each slice is padded separately.
-TEST(Cut, VocabulariesNeedNotDivide) {
+TEST(Cut, SupportsIndivisibleVocabularies) {
   const auto model = make_model(sample_model(ModelType::llama));
   const ParamSpec& spec = model->params().spec(model->head());
   std::vector<AxisRange> all;
@@ -87,7 +87,7 @@ TEST(Cut, VocabulariesNeedNotDivide) {
   EXPECT_EQ(all, (std::vector<AxisRange>{{0, 12}, {12, 25}, {25, 37}, {37, 50}}));
 }
 
-TEST(Cut, RefusesToTearAHead) {
+TEST(Cut, RefusesToSplitAHead) {
   const auto model = make_model(sample_model(ModelType::llama));
   for (const ParamSpec& spec : model->params().specs()) {
     if (spec.cut.parts.size() != 3) continue;
@@ -101,7 +101,7 @@ TEST(Cut, RefusesToTearAHead) {
   }
 }
 
-TEST(Cut, EveryProductSaysHowItIsCutAndNormsAreWhole) {
+TEST(Cut, EveryGemmWeightHasACutAndNormsHaveNone) {
   for (const ModelType type : kFamilies) {
     const auto model = make_model(sample_model(type));
     for (const ParamSpec& spec : model->params().specs()) {
@@ -153,7 +153,7 @@ Trained train_two_steps(std::vector<std::string> frozen, int steps = 2,
   return t;
 }
 
-TEST(Trainable, FrozenParametersKeepTheirBitsAndOthersMove) {
+TEST(Trainable, FrozenParametersKeepTheirBitsAndOthersTrain) {
   const Trained start = train_two_steps({}, 0), end = train_two_steps({"embed_tokens", "qkv.b", "layers.1.mlp"});
   for (const auto& [name, weights] : end.weights) {
     const bool frozen = name.find("embed_tokens") != std::string::npos ||
@@ -162,7 +162,7 @@ TEST(Trainable, FrozenParametersKeepTheirBitsAndOthersMove) {
   }
 }
 
-TEST(Trainable, FrozenGradientsAreNotInTheNorm) {
+TEST(Trainable, NormExcludesFrozenGradients) {
   const Trained all = train_two_steps({}, 1), some = train_two_steps({"mlp"}, 1);
   EXPECT_GT(some.grad_norm, 0);
   EXPECT_LT(some.grad_norm, all.grad_norm);
@@ -179,7 +179,7 @@ TEST(Trainable, ModelsWithoutWeightsAfterTheirBlocksTrain) {
 }
 
 // Planning a unit must not search all units: with 20,000 units that took minutes, each time the engine was planned.
-TEST(ParamPlan, GrowsWithTheUnitsNotWithTheirSquare) {
+TEST(ParamPlan, PlanningTimeIsLinearInUnits) {
   constexpr int kUnits = 20000;
   ParamStore params;
   for (int u = 0; u < kUnits; ++u)

@@ -166,7 +166,7 @@ class Parity : public ::testing::TestWithParam<const char*> {
   Rig rig_;
 };
 
-TEST_P(Parity, LogitsOfTheFirstBatch) {
+TEST_P(Parity, LogitsOfTheFirstBatchMatchPyTorch) {
   Engine engine(config_, options(batch_), rig_.backend());
   engine.want_logits();
   engine.commit();
@@ -178,7 +178,7 @@ TEST_P(Parity, LogitsOfTheFirstBatch) {
 }
 
 // final_logit_softcapping: logits, losses and choices see softcap * tanh(logits / softcap).
-TEST_P(Parity, SoftCappedLogits) {
+TEST_P(Parity, SoftCappedLogitsMatchPyTorch) {
   constexpr double kCap = 0.5;
   ModelConfig config = config_;
   config.final_logit_softcapping = kCap;
@@ -202,7 +202,7 @@ TEST_P(Parity, SoftCappedLogits) {
   }
 }
 
-TEST_P(Parity, GradientsOfTheFirstStep) {
+TEST_P(Parity, GradientsOfTheFirstStepMatchPyTorch) {
   for (const Tolerances& t : kTolerances)
     for (const int64_t micro : {batch_, int64_t{1}}) {
       Engine engine(config_, options(micro, t.precision), rig_.backend());
@@ -215,7 +215,7 @@ TEST_P(Parity, GradientsOfTheFirstStep) {
     }
 }
 
-TEST_P(Parity, TenSteps) {
+TEST_P(Parity, TenStepsMatchPyTorch) {
   for (const Tolerances& t : kTolerances) {
     Engine engine(config_, options(batch_, t.precision), rig_.backend());
     engine.commit();

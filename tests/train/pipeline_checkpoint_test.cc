@@ -82,7 +82,7 @@ void expect_any_grid_continues_from_any_other(ModelType type) {
   }
 }
 
-TEST(PipelineCheckpoint, AnyGridContinuesFromAnyOther) {
+TEST(PipelineCheckpoint, AnyMeshResumesFromAnyOther) {
   expect_any_grid_continues_from_any_other(ModelType::llama);
   expect_any_grid_continues_from_any_other(ModelType::dots1);  // router biases are on every stage
 }

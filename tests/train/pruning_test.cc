@@ -44,7 +44,7 @@ void with_engine(const Setting& s, const PruningOptions& pruning, const Fn& fn) 
   });
 }
 
-TEST(Pruning, TheSmallestOfEachMatrixAreZeroAndStayZero) {
+TEST(Pruning, SmallestWeightsPerMatrixAreZeroAndStayZero) {
   const Setting s{.type = ModelType::llama, .lr = 0.1};
   with_engine(s, {.exclude = {"*down_proj*"}}, [](Engine& engine, const CpuBackend&) {
     const std::vector<Matrix> before = matrices(engine);
@@ -75,7 +75,7 @@ TEST(Pruning, TheSmallestOfEachMatrixAreZeroAndStayZero) {
   });
 }
 
-TEST(Pruning, GlobalScopeCountsOverAllMatrices) {
+TEST(Pruning, GlobalScopeRanksWeightsOfAllMatrices) {
   with_engine({.type = ModelType::gpt2}, {.scope = PruneScope::global}, [](Engine& engine, const CpuBackend&) {
     engine.prune(0.25);
     int64_t all = 0, zero = 0;
@@ -90,7 +90,7 @@ TEST(Pruning, GlobalScopeCountsOverAllMatrices) {
   });
 }
 
-TEST(Pruning, TwoOfFourInputsOfEveryOutputAreZero) {
+TEST(Pruning, TwoOfFourPatternHoldsPerOutput) {
   with_engine({.type = ModelType::llama, .lr = 0.1}, {.pattern = PrunePattern::two_of_four},
               [](Engine& engine, const CpuBackend&) {
                 engine.prune(0.5);
@@ -107,7 +107,7 @@ TEST(Pruning, TwoOfFourInputsOfEveryOutputAreZero) {
 }
 
 // `equal`: all weights have the same magnitude, so that every choice is a tie.
-TEST(Pruning, RanksChooseTheSameWeights) {
+TEST(Pruning, AnyRanksPruneTheSameWeights) {
   for (const bool equal : {false, true}) {
     std::vector<float> want;
     for (const auto& [stage, replicas, shards, context] :
@@ -133,7 +133,7 @@ TEST(Pruning, RanksChooseTheSameWeights) {
   }
 }
 
-TEST(Pruning, SplitMastersArePrunedByAllTheirBits) {
+TEST(Pruning, SplitMastersArePrunedByTheirFp32Value) {
   Setting fp32{.type = ModelType::llama, .precision = "bf16", .lr = 0}, split = fp32;
   split.master = DType::i16;
   std::vector<float> want;
@@ -147,7 +147,7 @@ TEST(Pruning, SplitMastersArePrunedByAllTheirBits) {
     });
 }
 
-TEST(Pruning, MatricesThatCannotBePrunedAreRefused) {
+TEST(Pruning, UnsupportedMatricesAreRefused) {
   const auto refusal = [](ModelType type, const PruningOptions& pruning) -> std::string {
     try {
       with_engine({.type = type}, pruning, [](Engine&, const CpuBackend&) {});

@@ -86,7 +86,7 @@ double most_off(const Layer& l, Clip how) {
   return most;
 }
 
-TEST(QkClip, HeadsAreScaledByThePapersRuleAndMistakesShow) {
+TEST(QkClip, ScalesHeadsAsInThePaperAndDetectsMistakes) {
   for (const Layer& l :
        {Layer{4, 4}, Layer{4, 4, true}, Layer{4, 2}, Layer{4, 1, false, "bf16"}, Layer{3, 3, true, "bf16"}}) {
     EXPECT_LT(most_off(l, Clip::right), 1e-6) << l.heads << "/" << l.kv_heads << " " << l.in_out;
@@ -99,7 +99,7 @@ TEST(QkClip, HeadsAreScaledByThePapersRuleAndMistakesShow) {
   }
 }
 
-TEST(QkClip, ASkippedStepScalesNothing) {
+TEST(QkClip, SkippedStepScalesNothing) {
   using namespace optimizers;
   ParamSpec w = matrix("qkv", {9, kInputs});
   w.cut = {.axis = 0, .parts = {3, 3, 3}, .whole = 3}, w.attention = 0;
@@ -115,7 +115,7 @@ TEST(QkClip, ASkippedStepScalesNothing) {
   EXPECT_NE(t.weights(), before);
 }
 
-TEST(QkClip, QueriesAndKeysAreTrainedOrFrozenTogether) {
+TEST(QkClip, QueriesAndKeysMustBeFrozenTogether) {
   const auto error = [](std::vector<ParamGroup> groups) -> std::string {
     const Setting s{.type = ModelType::gpt2, .groups = std::move(groups), .qk_clip = 1};
     const std::unique_ptr<Model> model = make_model(tiny(s));
@@ -169,7 +169,7 @@ std::pair<float, float> scores_of_two_steps(Setting s, double threshold) {
   return scores;
 }
 
-TEST(QkClip, AfterItNoHeadIsAboveTheThresholdOnTheSameBatch) {
+TEST(QkClip, NoHeadExceedsTheThresholdOnTheSameBatch) {
   for (const Setting& s :
        {Setting{.type = ModelType::gpt2}, Setting{.type = ModelType::llama}, Setting{.type = ModelType::qwen2},
         Setting{.type = ModelType::llama, .kv_heads = 4}, Setting{.type = ModelType::gpt2, .precision = "bf16"},
@@ -185,7 +185,7 @@ TEST(QkClip, AfterItNoHeadIsAboveTheThresholdOnTheSameBatch) {
   }
 }
 
-TEST(QkClip, ScoresThatWouldGrowStayAtTheThreshold) {
+TEST(QkClip, GrowingLogitsStayAtTheThreshold) {
   constexpr float kLimit = 1;
   Setting s{.lr = 0.03, .qk_clip = 1e9};
   const Curve off = train(s, 24);
@@ -197,7 +197,7 @@ TEST(QkClip, ScoresThatWouldGrowStayAtTheThreshold) {
 }
 
 // When off, it plans nothing and changes no bit; a threshold that is never reached changes no bit either.
-TEST(QkClip, OffOrOutOfReachChangesNoBit) {
+TEST(QkClip, OffOrUnreachedThresholdIsBitExact) {
   const Curve want = train({}), idle = train({.qk_clip = 1e9});
   EXPECT_EQ(want.masters, idle.masters);
   EXPECT_EQ(want.scores[0], 0);
@@ -205,7 +205,7 @@ TEST(QkClip, OffOrOutOfReachChangesNoBit) {
   EXPECT_EQ(idle.planned[0] - want.planned[0], 256);  // [2, 4] f32, aligned
 }
 
-TEST(QkClip, RecomputationAndMicroBatchesSeeTheSameScores) {
+TEST(QkClip, RecomputationAndMicroBatchesGiveTheSameLogits) {
   const Setting plain{.qk_clip = 0.003};
   const Curve want = train(plain), off = train({});
   EXPECT_NE(want.masters, off.masters) << "something is clipped";
@@ -219,7 +219,7 @@ TEST(QkClip, RecomputationAndMicroBatchesSeeTheSameScores) {
   EXPECT_EQ(train(s).scores[0], want.scores[0]);
 }
 
-TEST(QkClip, IsBitEqualOnAnyRanks) {
+TEST(QkClip, IsBitExactOnAnyRanks) {
   struct Case {
     RuleName rule;
     ModelType type;
@@ -267,7 +267,7 @@ TEST(QkClip, TensorParallelRanksClipTheirOwnHeads) {
   }
 }
 
-TEST(QkClip, RestartsChangeNoBit) {
+TEST(QkClip, ResumesBitExactly) {
   testing::TempDir dir;
   const Setting s{.type = ModelType::gpt2, .precision = "bf16", .master = DType::bf16, .qk_clip = 0.003};
   run_part(s, "", 0, 4, dir / "whole");

@@ -12,7 +12,7 @@ namespace {
 
 // The update from given gradients does not depend on the ranks, not even if it needs whole matrices: each matrix is
 // updated by one rank, from averages that are rounded before they are sent.
-TEST(Ranks, EveryOptimizerIsBitEqualOnAnyRanks) {
+TEST(Ranks, EveryOptimizerIsBitExactOnAnyRanks) {
   struct Case {
     RuleName rule;
     ModelType type;
@@ -89,7 +89,7 @@ TEST(Ranks, WeightAveragesAreEqualOnAnyRanks) {
 }
 
 // AdamW stores two moments of everything; Muon, Lion and SGD store one for the weights they update.
-TEST(Ranks, OptimizersPlanWhatTheyKeep) {
+TEST(Ranks, OptimizersPlanTheirStates) {
   Setting s;
   const size_t two = train(s, 0).optimizer;
   for (const RuleName rule : {RuleName::sgd, RuleName::lion}) {
@@ -115,7 +115,7 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
 }
 
 // Steps with a part of the batch, as at the start of a batch ramp.
-TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
+TEST(Ranks, SmallerBatchesMatchOnAnyRanks) {
   const Curve whole = train({}), want = train({.accumulation = 4, .step = kSequences / 2});
   EXPECT_NE(whole.losses, want.losses);
   for (const int stage : {1, 3}) {
@@ -133,7 +133,7 @@ TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
 
 // Plans count the small reductions of rules that need whole tensors, and of QK-clip: 8 bytes per number, sent and
 // received in halves on two ranks.
-TEST(Ranks, PlansCountTheSumsOfUpdates) {
+TEST(Ranks, PlansCountUpdateNormSums) {
   const auto sent = [](RuleName rule, double qk_clip, int stage) {  // bytes sent by a rank after backward
     const Setting s{.shards = 2, .stage = stage, .rule = rule, .qk_clip = qk_clip};
     double bytes = 0;
@@ -163,7 +163,7 @@ TEST(Ranks, PlansCountTheSumsOfUpdates) {
 }
 
 // The norm used for the gradient noise scale, of the first micro-batch of all ranks, in units of the step's mean.
-TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
+TEST(Ranks, FirstMicroBatchNormsAreReducedOverDataParallelRanks) {
   const auto after_first = [](const Setting& s, int64_t first_sample) {  // on one rank
     testing::Rig rig(1);
     EngineOptions o = options(s);
@@ -214,7 +214,7 @@ TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
 }
 
 // All ranks judge by the same sums: with a window in which any loss is an outlier, all skip the same steps.
-TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
+TEST(Ranks, AllRanksSkipTheSameSpikes) {
   SpikeWindow window;
   window.count = SpikeWindow::kSteps;
   for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) window.loss[i] = window.norm[i] = i % 2 == 0 ? 0.1f : 0.2f;

@@ -55,7 +55,7 @@ TEST(Ranks, LossesMatchOneRank) {
   }
 }
 
-TEST(Ranks, FiftyStepsStayClose) {
+TEST(Ranks, LossesOfFiftyStepsStayClose) {
   const Curve want = train({}, 50);
   for (const int stage : {0, 1, 2, 3}) {
     const Setting s{.shards = 4, .stage = stage, .accumulation = 2};
@@ -63,7 +63,7 @@ TEST(Ranks, FiftyStepsStayClose) {
   }
 }
 
-TEST(Ranks, ReplicatedShardsChangeNoBit) {
+TEST(Ranks, ReplicatedShardsAreBitExact) {
   const Curve want = train({});
   for (const auto& [replicas, shards] : {std::pair{2, 2}, {4, 1}, {2, 3}, {3, 2}})
     for (const int stage : {0, 1, 2, 3}) {
@@ -72,7 +72,7 @@ TEST(Ranks, ReplicatedShardsChangeNoBit) {
     }
 }
 
-TEST(Ranks, EveryPrecisionAndFamily) {
+TEST(Ranks, EveryPrecisionAndFamilyMatchesOneRank) {
   struct Case {
     ModelType type;
     const char* precision;
@@ -92,7 +92,7 @@ TEST(Ranks, EveryPrecisionAndFamily) {
 }
 
 // Routers choose by logits that are bit-identical as long as the weights are; only sums over ranks differ.
-TEST(Ranks, ExpertsAreTheSameRun) {
+TEST(Ranks, MixturesOfExpertsMatchOneRank) {
   for (const RuleName rule : {RuleName::adamw, RuleName::muon}) {
     const ModelType type = rule == RuleName::muon ? ModelType::qwen3_moe : ModelType::dots1;  // dots1 has a router bias
     const Curve want = train({.type = type, .rule = rule});
@@ -125,7 +125,7 @@ TEST(Ranks, SplitMastersMatchF32Masters) {
 
 // Equal gradients get equal random bits, wherever the moments of a weight are stored. All stages sum over ranks in the
 // same order; only norms are summed in another order, and they clip nothing here.
-TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
+TEST(Ranks, Bf16MomentsDoNotDependOnShards) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 3, .stage = 1, .moments = DType::bf16, .clip = 0};
   const Curve want = train(s);
   for (const int stage : {0, 2, 3}) {
@@ -141,7 +141,7 @@ TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
 }
 
 // Ranks send bf16, and the sum is rounded once; with one micro-batch, all stages give the same bits.
-TEST(Ranks, GradientsInBf16) {
+TEST(Ranks, Bf16GradientsMatchOneRank) {
   const Setting one{.precision = "bf16", .gradients = DType::bf16};
   const Curve want = train(one, 10);
   for (const auto& [replicas, shards] : {std::pair{1, 3}, {2, 2}})
@@ -183,7 +183,7 @@ TEST(Ranks, GradientsInBf16) {
 // Traffic of sharded weights and gradients in the micro-batches of a step: units are all-gathered twice, but the last
 // one once, since the head keeps it for backward; an embedding tied to the head is gathered three times, and its
 // gradients are sent twice.
-TEST(Ranks, ShardsSendWhatTheTableSays) {
+TEST(Ranks, TrafficMatchesTheDocumentedTable) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool tied : {false, true})
       for (const char* precision : {"fp32", "bf16"})
@@ -205,7 +205,7 @@ TEST(Ranks, ShardsSendWhatTheTableSays) {
 }
 
 // FP8/FP4 GEMMs accumulate into bf16 gradients, too.
-TEST(Ranks, GradientsInBf16OfQuantizedWeights) {
+TEST(Ranks, Bf16GradientsOfQuantizedWeightsMatchOneRank) {
   for (const char* precision : {"fp8_tensorwise", "fp8_blockwise", "nvfp4"}) {
     Setting s{.precision = precision, .accumulation = 2, .hidden = 32, .intermediate = 48};
     const Curve full = train(s);
@@ -218,7 +218,7 @@ TEST(Ranks, GradientsInBf16OfQuantizedWeights) {
 
 // All supporting rules: results are close to those with f32 gradients, and the same on any ranks except for the order
 // of sums.
-TEST(Ranks, OptimizersTakeGradientsInBf16) {
+TEST(Ranks, OptimizersSupportBf16Gradients) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
                               RuleName::adamw_8bit, RuleName::schedule_free_adamw}) {
     Setting s{.precision = "bf16", .lr = rule == RuleName::lion ? 1e-4 : 1e-3, .rule = rule};
@@ -232,7 +232,7 @@ TEST(Ranks, OptimizersTakeGradientsInBf16) {
   }
 }
 
-TEST(Ranks, RecomputationChangesNoBit) {
+TEST(Ranks, RecomputationIsBitExact) {
   for (const int stage : {0, 2, 3}) {
     Setting s{.shards = 2, .stage = stage};
     const Curve none = train(s);
@@ -245,7 +245,7 @@ TEST(Ranks, RecomputationChangesNoBit) {
   }
 }
 
-TEST(Ranks, TwiceIsTheSameBits) {
+TEST(Ranks, RunsAreDeterministic) {
   for (const int stage : {0, 1, 2, 3}) {
     const Setting s{.shards = 3, .stage = stage, .accumulation = 4};
     const Curve a = train(s), b = train(s);
@@ -254,7 +254,7 @@ TEST(Ranks, TwiceIsTheSameBits) {
   }
 }
 
-TEST(Ranks, InvariantSumsAreBitEqualOnAnyRanks) {
+TEST(Ranks, RankInvariantSumsAreBitExactOnAnyRanks) {
   for (const char* precision : {"fp32", "bf16"})
     for (const int64_t leaves : {4, 8}) {
       Setting s{.type = ModelType::gpt2, .tied = true, .precision = precision, .masked = true, .leaves = leaves};
@@ -271,7 +271,7 @@ TEST(Ranks, InvariantSumsAreBitEqualOnAnyRanks) {
 }
 
 // The reduction tree is over logical shards: another number of them gives other bits, or the test above could not fail.
-TEST(Ranks, OtherLeavesAreOtherBits) {
+TEST(Ranks, LogicalShardsChangeTheBits) {
   const Setting s{.leaves = 2}, t{.leaves = 8}, none{.accumulation = 24};
   EXPECT_NE(train(s).masters, train(t).masters);
   EXPECT_NE(train(none).masters, train(t).masters);
@@ -279,7 +279,7 @@ TEST(Ranks, OtherLeavesAreOtherBits) {
   EXPECT_NE(train(sharded).masters, train(other).masters) << "in the order of the ranks";
 }
 
-TEST(Ranks, InvariantSumsSkipRecomputeAndFreezeAsOthers) {
+TEST(Ranks, RankInvariantSumsSupportSkipsRecomputationAndFrozenWeights) {
   for (const int stage : {0, 3}) {
     Setting s{.type = ModelType::qwen2, .precision = "fp16", .frozen = {"mlp"}, .leaves = 8};
     const Curve want = train(s);
@@ -290,7 +290,7 @@ TEST(Ranks, InvariantSumsSkipRecomputeAndFreezeAsOthers) {
 
 // Levels of the tree within a rank hold whole gradients: log2(logical shards per rank) of them, all of them in the
 // plan.
-TEST(Ranks, InvariantSumsPlanTheirTree) {
+TEST(Ranks, RankInvariantSumsPlanTheirReductionTree) {
   Setting s{.leaves = 8};
   const auto one = train(s, 1).gradients;
   s.shards = 4, s.stage = 2;
@@ -298,7 +298,7 @@ TEST(Ranks, InvariantSumsPlanTheirTree) {
   EXPECT_EQ(one, four * 4 / 2);  // gradients and three levels, compared with gradients and one level
 }
 
-TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {
+TEST(Ranks, InitialWeightsDoNotDependOnShards) {
   Setting s{.type = ModelType::gpt2, .tied = true};
   const Curve want = train(s, 0);
   for (const int stage : {1, 2, 3}) {
@@ -307,7 +307,7 @@ TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {
   }
 }
 
-TEST(Ranks, FrozenParametersStayOnEveryRank) {
+TEST(Ranks, FrozenParametersDoNotChangeOnAnyRank) {
   const Curve want = train({.frozen = {"mlp"}});
   for (const int stage : {0, 1, 2, 3}) {
     const Setting s{.shards = 2, .stage = stage, .frozen = {"mlp"}};
@@ -316,7 +316,7 @@ TEST(Ranks, FrozenParametersStayOnEveryRank) {
 }
 
 // Loss and gradients are means over the targets of all ranks, not means of the ranks' means.
-TEST(Ranks, IgnoredTargetsCountOnNoRank) {
+TEST(Ranks, IgnoredTargetsAreExcludedOnEveryRank) {
   const Curve want = train({.masked = true});
   for (const int stage : {0, 1, 2, 3}) {
     const Setting s{.shards = 3, .stage = stage, .accumulation = 2, .masked = true};
@@ -324,7 +324,7 @@ TEST(Ranks, IgnoredTargetsCountOnNoRank) {
   }
 }
 
-TEST(Ranks, WeightsOfAnotherModelAreSharedOut) {
+TEST(Ranks, WeightsFromAModelAreSharded) {
   const std::string folder = "tests/golden/llama";
   std::vector<float> want;
   for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {3, 1}, {2, 2}, {3, 3}}) {
@@ -344,7 +344,7 @@ TEST(Ranks, WeightsOfAnotherModelAreSharedOut) {
   }
 }
 
-TEST(Ranks, EveryStagePlansLess) {
+TEST(Ranks, EveryZeroStagePlansLessMemory) {
   Setting s{.precision = "bf16", .shards = 4};
   std::vector<Curve> by_stage;
   for (s.stage = 0; s.stage < 4; ++s.stage) by_stage.push_back(train(s, 1));
@@ -358,7 +358,7 @@ TEST(Ranks, EveryStagePlansLess) {
 }
 
 // The padded vocabulary has no counterpart in files; a rank whose shard is all padding must still participate.
-TEST(Ranks, MoreRanksThanAUnitHasParameters) {
+TEST(Ranks, SupportsMoreRanksThanParametersOfAUnit) {
   const Curve want = train({});
   const Setting s{.shards = 16, .stage = 3};
   expect_same(want, train(s, 3), 1e-5, s.name());
@@ -400,7 +400,7 @@ TEST(Ranks, CheckpointsAreIndependentOfRanks) {
   }
 }
 
-TEST(Ranks, ARankThatFailsEndsTheRunOfAll) {
+TEST(Ranks, FailedRankEndsTheRunOfAll) {
   std::mutex mutex;
   int lost = 0;
   EXPECT_THROW(run_ranks(3,

@@ -59,7 +59,7 @@ TEST(ContextParallelRing, LossesAndNormsMatchOneRank) {
 }
 
 // Q and K with norms, GQA, and windows that leave few chunks visible.
-TEST(ContextParallelRing, EveryFamily) {
+TEST(ContextParallelRing, EveryFamilyMatchesOneRank) {
   for (const ModelType type : {ModelType::qwen3, ModelType::mistral})
     for (const int context : {2, 4}) {
       const Setting s{.type = type,
@@ -73,7 +73,7 @@ TEST(ContextParallelRing, EveryFamily) {
     }
 }
 
-TEST(ContextParallelRing, EveryPrecision) {
+TEST(ContextParallelRing, EveryPrecisionMatchesOneRank) {
   for (const char* precision : {"bf16", "fp16"}) {
     const Setting s{.precision = precision, .stage = 2, .context = 4, .ring = true, .length = kRingTokens};
     const Curve want = train(alone(s)), got = train(s);
@@ -82,7 +82,7 @@ TEST(ContextParallelRing, EveryPrecision) {
   }
 }
 
-TEST(ContextParallelRing, SameBits) {
+TEST(ContextParallelRing, RepeatsAndRecomputesBitExactly) {
   expect_repetition_and_recomputation_change_no_bit(
       {.shards = 2, .stage = 3, .context = 4, .ring = true, .length = kRingTokens, .documents = true});
 }
@@ -99,7 +99,7 @@ TEST(ContextParallelRing, QkClipScalesTheSameHeads) {
 
 // Every visible query-key pair is in exactly one table of one rank; ranks have equally many pairs; and all keys that a
 // rank's tables refer to have been sent to it.
-TEST(ContextParallelRing, EveryPairIsSeenOnce) {
+TEST(ContextParallelRing, VisitsEveryVisiblePairOnce) {
   constexpr int32_t kSequencesHere = 2, kLengthHere = 24;
   std::vector<Span> sequences, documents;
   for (int32_t s = 0; s < kSequencesHere; ++s) {
@@ -157,7 +157,7 @@ TEST(ContextParallelRing, EveryPairIsSeenOnce) {
       }
 }
 
-TEST(ContextParallelRing, MostHalvesAreThoseOfSomeRank) {
+TEST(ContextParallelRing, MaximumHalvesPerHopMatchesTheRanks) {
   for (const int64_t ranks : {2, 3, 4, 7, 16})
     for (const int64_t piece : {1, 3, 8})
       for (int64_t window = 0; window <= (2 * ranks + 1) * piece; ++window)
@@ -174,7 +174,7 @@ TEST(ContextParallelRing, MostHalvesAreThoseOfSomeRank) {
 
 // K and V of a rank's tokens make each hop in forward, in recomputed forward, and in backward, per layer and
 // micro-batch; gradients make as many hops in backward. A later rank does not need the second chunks of an earlier one.
-TEST(ContextParallelRing, SendsWhatTheTableSays) {
+TEST(ContextParallelRing, TrafficMatchesTheDocumentedTable) {
   for (const int context : {2, 4})
     for (const char* precision : {"fp32", "bf16"})
       for (const auto recompute : {G::none, G::full})
@@ -213,7 +213,7 @@ TEST(ContextParallelRing, SendsWhatTheTableSays) {
 
 // Because no rank holds all keys, a longer sequence needs less memory than with all-gather; the plan is what is
 // allocated, which every run asserts.
-TEST(ContextParallelRing, PlansLessThanGathering) {
+TEST(ContextParallelRing, PlansLessMemoryThanAllGather) {
   std::map<bool, size_t> activations;
   for (const bool ring : {false, true}) {
     const Setting s{.type = ModelType::gpt2, .stage = 1, .context = 4, .ring = ring, .length = 256};
@@ -235,7 +235,7 @@ TEST(ContextParallelRing, PlansLessThanGathering) {
 
 // A step of SGD exposes the gradients themselves. Each pass in turn delivers nothing: keys in forward, keys in
 // backward, gradients on their way back.
-TEST(ContextParallelRing, MissingPassesAreNoticed) {
+TEST(ContextParallelRing, MissingHopsAreDetected) {
   const Setting s{.clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 4, .ring = true, .length = kRingTokens};
   const Curve want = train(alone(s), 1);
   const auto off = [&](ranks::Watch fault) {
@@ -275,7 +275,7 @@ class CarelessMerges final : public Decorated<CarelessMerges> {
   int64_t merges_ = 0;
 };
 
-TEST(ContextParallelRing, MistakesAreNoticed) {
+TEST(ContextParallelRing, DetectsMistakes) {
   const Setting s{.context = 2, .ring = true, .length = kRingTokens};
   const Curve want = train(alone(s));
   for (const RingMistake mistake :

@@ -99,12 +99,12 @@ class SaveMemory : public ::testing::TestWithParam<Saver> {
   testing::TempDir dir_;
 };
 
-TEST_P(SaveMemory, IsPlanned) {
+TEST_P(SaveMemory, SaveMemoryIsPlanned) {
   expect_as_planned(1, 0, false);
   for (const int stage : {1, 2, 3}) expect_as_planned(2, stage, false);
 }
 
-TEST_P(SaveMemory, OfTheCopyIsPlanned) {
+TEST_P(SaveMemory, CopyForBackgroundSavesIsPlanned) {
   expect_as_planned(1, 0, true);
   expect_as_planned(2, 2, true);
 }

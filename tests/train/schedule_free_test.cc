@@ -68,7 +68,7 @@ std::array<std::vector<double>, 2> schedule_free_in_double(AveragingMistake mist
   return out;
 }
 
-TEST(ScheduleFree, IsThatOfTheAuthorsPackageAndMistakesShow) {
+TEST(ScheduleFree, MatchesTheAuthorsPackageAndDetectsMistakes) {
   const Averaged got = averaged_after_20_steps(with(RuleName::schedule_free_adamw));
   expect_near(got.weights, references::kScheduleFree, 1e-6, "weights");
   expect_near(got.averages, references::kScheduleFreeAverage, 1e-6, "averages");
@@ -96,7 +96,7 @@ class AveragedRuns : public TrainerTest {
   }
 };
 
-TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
+TEST_F(AveragedRuns, AveragesAreEvaluatedExportedAndResumedBitExactly) {
   for (const auto& [precision, master, moments] : {std::tuple{"fp32", "fp32", "fp32"},
                                                    {"bf16", "fp32", "bf16"},
                                                    {"bf16", "split", "fp32"},
@@ -152,7 +152,7 @@ TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
 }
 
 // Weights of groups with another optimizer, and frozen weights, are read without averaging.
-TEST_F(AveragedRuns, SomeWeightsMayHaveAverages) {
+TEST_F(AveragedRuns, AveragesMayCoverOnlySomeWeights) {
   const Config c = config("some", {"schedule.lr_decay_style=constant", R"(param_groups=[
       {"match": "*.0.mlp.*", "optimizer": "schedule_free_adamw"}, {"match": "*.1.mlp.*", "frozen": true}])"});
   ASSERT_EQ(run(c), Exit::done);

@@ -14,7 +14,7 @@ Setting without(Setting s) {
   return s;
 }
 
-TEST(SequenceParallel, LossesAndNormsMatchOneRankAndWholeRows) {
+TEST(SequenceParallel, LossesAndNormsMatchOneRankAndUnshardedRows) {
   std::vector<Setting> all;
   for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
     for (const bool tied : {false, true})
@@ -46,7 +46,7 @@ TEST(SequenceParallel, LossesAndNormsMatchOneRankAndWholeRows) {
 }
 
 // Scalars of the residual stream see some rows on each rank, and the embedding's gradient comes from every block.
-TEST(SequenceParallel, OptionsOfAthanorGiveTheRunOfOneRank) {
+TEST(SequenceParallel, AthanorOptionsMatchOneRank) {
   for (const auto recompute : {G::none, G::full}) {
     const Setting s{
         .type = ModelType::athanor, .shards = 2, .stage = 3, .recompute = recompute, .tensor = 2, .sequence = true};
@@ -54,7 +54,7 @@ TEST(SequenceParallel, OptionsOfAthanorGiveTheRunOfOneRank) {
   }
 }
 
-TEST(SequenceParallel, EveryPrecision) {
+TEST(SequenceParallel, EveryPrecisionMatchesOneRank) {
   for (const auto& [precision, master] : {std::pair{"bf16", DType::i16}, {"fp16", DType::f32}, {"tf32", DType::f32}}) {
     const Setting s{.type = ModelType::gpt2, .precision = precision, .master = master, .tensor = 2, .sequence = true};
     const Curve want = train(alone(s)), got = train(s);
@@ -76,7 +76,7 @@ TEST(SequenceParallel, ReducesMemoryOfEveryRank) {
 // of gradients, two of the inputs again, and two reduce-scatters; recomputed blocks repeat those of forward. The
 // embedding ends in a reduce-scatter and its gradient is all-gathered; the head does the opposite. Rows exchanged in
 // four pieces take four calls each.
-TEST(SequenceParallel, SendsWhatTheTableSays) {
+TEST(SequenceParallel, TrafficMatchesTheDocumentedTable) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
       for (const auto& [recompute, pieces] :
@@ -104,7 +104,7 @@ TEST(SequenceParallel, SendsWhatTheTableSays) {
       }
 }
 
-TEST(SequenceParallel, MistakesAreNoticed) {
+TEST(SequenceParallel, DetectsMistakes) {
   for (const bool beside : {false, true}) {
     const Setting s{.type = ModelType::gpt2, .tensor = 2, .sequence = true, .beside = beside};
     const Curve want = train(alone(s));
@@ -147,7 +147,7 @@ TEST(SequenceParallel, GradientsOfNormsAreSummedOnce) {
 }
 
 // A run resumes with and without sequence parallelism, and on one rank.
-TEST(SequenceParallel, CheckpointsKnowNothingOfIt) {
+TEST(SequenceParallel, CheckpointsAreIndependentOfIt) {
   const testing::TempDir dir;
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting s{.type = type, .shards = 2, .stage = 1, .tensor = 2, .sequence = true}, one = alone(s);

@@ -18,7 +18,7 @@ TEST(EngineOptions, LossScaleIsDynamicUnlessGiven) {
   EXPECT_EQ(engine_options(config, true).loss_scale, 128);
 }
 
-TEST(MeshSizes, RanksDivideAsConfigured) {
+TEST(MeshSizes, DivideRanksAsConfigured) {
   Config config;
   EXPECT_EQ(mesh_sizes(config, 1), (MeshSizes{}));
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
@@ -42,7 +42,7 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
   EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }
 
-TEST(MeshSizes, CopiesAreWorkersOfLocalUpdates) {
+TEST(MeshSizes, ReplicasBecomeWorkersOfLocalUpdates) {
   Config config;
   config.local_steps = 30;
   EXPECT_EQ(mesh_sizes(config, 4), (MeshSizes{.shards = 4}));
@@ -56,7 +56,7 @@ TEST(MeshSizes, CopiesAreWorkersOfLocalUpdates) {
 }
 
 // A worker consists of consecutive ranks, and all groups except that of the workers lie within it.
-TEST(Mesh, WorkersAreGridsOfTheirOwn) {
+TEST(Mesh, WorkersAreConsecutiveRanksWithTheirOwnGroups) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
     ProcessMesh mesh(std::move(world), {.shards = 2, .tensor = 2, .workers = 2});
@@ -74,7 +74,7 @@ TEST(Mesh, WorkersAreGridsOfTheirOwn) {
   });
 }
 
-TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
+TEST(MeshSizes, TensorParallelismReducesDataParallelRanks) {
   Config config;
   config.tensor_parallel_size = 2;
   EXPECT_EQ(mesh_sizes(config, 2), (MeshSizes{.tensor = 2}));
@@ -97,7 +97,7 @@ TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 3, .tensor = 2}));
 }
 
-TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
+TEST(MeshSizes, ContextParallelismReducesDataParallelRanks) {
   Config config;
   config.context_parallel_size = 2;
   EXPECT_EQ(mesh_sizes(config, 2), (MeshSizes{.context = 2}));
@@ -121,7 +121,7 @@ TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
 }
 
 // Context-parallel ranks are neighbours (apart from tensor-parallel ones), and shard weights together with dp_shard.
-TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
+TEST(Mesh, ContextParallelRanksShardWeightsAsDataParallelOnes) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
     ProcessMesh mesh(std::move(world), {.shards = 2, .context = 2, .tensor = 2});

@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-TEST(SharedFolder, WhoDoesNotSeeItIsNamedOnAllRanks) {
+TEST(SharedFolder, RankThatCannotSeeItIsNamedOnAllRanks) {
   const testing::TempDir one, other;
   int errors = 0;
   std::mutex mutex;

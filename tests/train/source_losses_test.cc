@@ -69,7 +69,7 @@ Outcome train_by_source(const Setting& s, int64_t sources = kSources, int32_t on
   return run;
 }
 
-TEST(SourceLosses, AreThoseOfASourcesSequences) {
+TEST(SourceLosses, MatchTheSequencesOfTheSource) {
   const Setting s{.of = {.accumulation = 4, .masked = true}, .layers = 2};
   const std::vector<double> sums = train_by_source(s).steps.front().source_sums;
   ASSERT_EQ(sums.size(), 2 * kSources);
@@ -81,7 +81,7 @@ TEST(SourceLosses, AreThoseOfASourcesSequences) {
   }
 }
 
-TEST(SourceLosses, DoNotDependOnRanksAndChangeNoBitOfTraining) {
+TEST(SourceLosses, DoNotDependOnRanksAndDoNotAffectTraining) {
   using Schedule = PipelineSchedule;
   const ranks::Setting plain{.masked = true, .kv_heads = 4, .length = 16};
   Setting micro{.of = plain}, shards = micro, tensor = micro, gather = micro, ring = micro, workers = micro,
@@ -118,7 +118,7 @@ TEST(SourceLosses, DoNotDependOnRanksAndChangeNoBitOfTraining) {
 }
 
 // Losses are rounded so that their sums are exact.
-TEST(SourceLosses, HaveTheBitsOfOneRankWhereTheWeightsHave) {
+TEST(SourceLosses, MatchOneRankBitExactlyIfTheWeightsDo) {
   Setting one{.of = {.leaves = 4}, .layers = 2}, two = one, four = one;
   two.of.replicas = 2, four.of.shards = 4, four.of.stage = 2;
   const Outcome want = train_by_source(one);

@@ -51,7 +51,7 @@ Masters step(const Setting& s, const Masters& start, double& loss) {
   return after;
 }
 
-TEST(Sparse, AStepIsThatOfTheSparseModelForAllWeightsAndDecaysTheOthers) {
+TEST(Sparse, SrsteStepUsesTheSparseModelAndDecaysPrunedWeights) {
   Setting dense{.type = ModelType::llama, .clip = 0.05, .lr = 0.1, .rule = RuleName::sgd}, sparse = dense;
   sparse.srste = 0.3;
   double loss = 0, want_loss = 1, got_loss = 1;
@@ -77,7 +77,7 @@ TEST(Sparse, AStepIsThatOfTheSparseModelForAllWeightsAndDecaysTheOthers) {
   EXPECT_GT(decayed, 100U);
 }
 
-TEST(Sparse, RanksAndStagesChangeNothing) {
+TEST(Sparse, RanksAndStagesMatchOneRank) {
   const Setting alone{.type = ModelType::llama, .lr = 3e-3, .length = 8, .srste = 2e-4};
   const Curve want = train(alone);
   for (int stage = 0; stage <= 3; ++stage) {

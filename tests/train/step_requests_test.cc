@@ -30,7 +30,7 @@ std::vector<double> sums_of(const std::vector<RequestBits>& ranks) {
   return all;
 }
 
-TEST(StepRequests, OfAnyRankAreThoseOfAll) {
+TEST(StepRequests, RequestOfAnyRankReachesAll) {
   const RequestBits every = (RequestBits{1} << kRequests) - 1;
   for (int w = 0; w < kRequests; ++w) {
     EXPECT_EQ(read_requests(sums_of({0, RequestBits{1} << w, 0}).data()), RequestBits{1} << w);
@@ -39,7 +39,7 @@ TEST(StepRequests, OfAnyRankAreThoseOfAll) {
   EXPECT_EQ(read_requests(sums_of({0b01, 0b10, 0b11}).data()), 0b11U);
 }
 
-TEST(StepRequests, AreExactForAsManyRanksAsAreCounted) {
+TEST(StepRequests, AreExactUpToTheSupportedRanks) {
   std::vector<double> one(kRequestSums), all(kRequestSums);
   for (const RequestBits requests : {0b01U, 0b10U, 0b11U}) {
     write_requests(requests, one.data());
@@ -53,14 +53,14 @@ TEST(StepRequests, AreExactForAsManyRanksAsAreCounted) {
 }
 
 // Why requests are not reduced by max.
-TEST(StepRequests, TheLargestOfTheirSumsWouldLoseOne) {
+TEST(StepRequests, MaxReductionWouldLoseARequest) {
   const std::vector<double> a = sums_of({0b01}), b = sums_of({0b10});
   std::vector<double> largest(kRequestSums);
   std::ranges::transform(a, b, largest.begin(), [](double x, double y) { return std::max(x, y); });
   EXPECT_NE(read_requests(largest.data()), 0b11U);
 }
 
-TEST(StepRequests, EachHasItsBit) {
+TEST(StepRequests, EachHasItsOwnBit) {
   for (const int signal : kStopSignals) {
     const StepRequests stop{.stop_signal = signal};
     EXPECT_EQ(to_requests(to_bits(stop)), stop);
@@ -114,7 +114,7 @@ class Decisions : public testing::TrainerRanks {
   }
 };
 
-TEST_F(Decisions, AStopOfOneRankStopsAllAfterTheSameStep) {
+TEST_F(Decisions, StopOnOneRankStopsAllAfterTheSameStep) {
   ASSERT_EQ(run_all(of_ranks("whole"), {})[1].code, Exit::done);
   for (const bool ahead : {false, true})
     for (const int who : {0, 1}) {
@@ -132,7 +132,7 @@ TEST_F(Decisions, AStopOfOneRankStopsAllAfterTheSameStep) {
 }
 
 // A request in the last step, or before it, finds all steps done; the missing evaluation is made up.
-TEST_F(Decisions, AStopInTheLastStepsOwesTheEvaluation) {
+TEST_F(Decisions, StopInTheLastStepsKeepsTheEvaluationPending) {
   for (const bool ahead : {false, true})
     for (const int64_t at : {7, 8}) {
       const std::string name = cat("last", ahead, at);
@@ -145,7 +145,7 @@ TEST_F(Decisions, AStopInTheLastStepsOwesTheEvaluation) {
     }
 }
 
-TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
+TEST_F(Decisions, TimedSavesIncludeAllRanksAndChangeNothing) {
   ASSERT_EQ(run_all(of_ranks("whole"), {})[0].code, Exit::done);
   for (const bool ahead : {false, true}) {
     const std::string name = cat("saved", ahead);
@@ -161,7 +161,7 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
 }
 
 // The run whose weights are loaded is still saving: whatever rank 1 would find, it takes what rank 0 has found.
-TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
+TEST_F(Decisions, AllRanksLoadTheCheckpointThatRank0Found) {
   ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "checkpoint.keep_latest_k=0"}), {})[0].code, Exit::done);
   const std::string source = dir_.path() + "/source", newer = cat(source, "/", step_folder(8)), aside = source + "-8";
   const auto first_loss = [&](const std::string& name, const std::string& from, const Ranks& ranks = {}) {
@@ -188,7 +188,7 @@ TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
 }
 
 // Rank 0 hashes whole checkpoints and all ranks read one: the timeout of a step would end the run.
-TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
+TEST_F(Decisions, RollbackIsExcludedFromTheStepTimeout) {
   std::array<int64_t, 2> step{};
   std::array<std::vector<Activity>, 2> rest;  // each rank's activities from the second bad step on
   const auto follow = [&](int rank, Activity activity, int64_t at, Asked&) {
@@ -217,7 +217,7 @@ TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
 }
 
 // The save interval elapses on only one rank, and only once.
-TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
+TEST_F(Decisions, RequestedSaveHappensOnce) {
   for (const bool ahead : {false, true})
     testing::patiently({0.6, 6, 30}, [&](double interval) {  // interval in which the steps before and after must finish
       const std::string name = cat("once", ahead, "-", interval);
@@ -235,7 +235,7 @@ TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
     });
 }
 
-TEST_F(Decisions, ATimeLimitEndsAllAfterTheSameStep) {
+TEST_F(Decisions, TimeLimitEndsAllRanksAfterTheSameStep) {
   for (const bool ahead : {false, true}) {
     const std::string name = cat("ended", ahead);
     for (const Ended& e : run_all(of_ranks(name, {"exit_duration_in_mins=0.000001"}), {.ahead = ahead}))
@@ -245,7 +245,7 @@ TEST_F(Decisions, ATimeLimitEndsAllAfterTheSameStep) {
 }
 
 // Steps that other ranks had launched before they knew made no update either.
-TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
+TEST_F(Decisions, ReadErrorOnOneRankSavesTheLastCompleteStep) {
   ASSERT_EQ(run_all(of_ranks("whole", {"save_interval=1", "eval_interval=0"}), {})[0].code, Exit::done);
   const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
   for (const bool ahead : {false, true})
@@ -278,7 +278,7 @@ TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
 }
 
 // Except in the first step, which begins after the start's messages, and the last, after which the ranks save.
-TEST_F(Decisions, NoMessageBetweenHostsInASteadyStep) {
+TEST_F(Decisions, HostsExchangeNoMessagesInASteadyStep) {
   for (const bool ahead : {false, true})
     for (const Ended& e : run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead})) {
       EXPECT_EQ(e.code, Exit::done) << e.error;
@@ -286,7 +286,7 @@ TEST_F(Decisions, NoMessageBetweenHostsInASteadyStep) {
     }
 }
 
-TEST_F(Decisions, ALostRequestIsNoticed) {
+TEST_F(Decisions, LostRequestIsDetected) {
   const auto loses = [](int) {
     return [](const Tensor& x) {
       if (has_requests(x)) std::fill_n(requests_in(x), kRequestSums, 0.);
@@ -298,7 +298,7 @@ TEST_F(Decisions, ALostRequestIsNoticed) {
       EXPECT_EQ(e.code, Exit::done) << "it stopped in spite of that";
 }
 
-TEST_F(Decisions, ARequestThatOneRankSeesAStepLaterIsNoticed) {
+TEST_F(Decisions, RequestSeenOneStepLateIsDetected) {
   const auto delays = [](int rank) {
     return [rank, before = std::vector<double>(kRequestSums)](const Tensor& x) mutable {
       if (rank == 1 && has_requests(x)) std::swap_ranges(before.begin(), before.end(), requests_in(x));

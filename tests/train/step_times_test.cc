@@ -6,7 +6,7 @@
 namespace athanor {
 namespace {
 
-TEST(StepTimes, FillARecordWhosePartsSumToTheStep) {
+TEST(StepTimes, PhasesSumToTheStep) {
   PhaseTimes times;
   for (size_t i = 0; i < kPhases; ++i) times.ns[i] = int64_t(1'000'000 * (i + 1));
   StepMetrics m;
@@ -17,7 +17,7 @@ TEST(StepTimes, FillARecordWhosePartsSumToTheStep) {
               1e-9);
 }
 
-TEST(StepTimes, IdleTimeOfTheDeviceIsWaitingForDataWhileTheHostWaited) {
+TEST(StepTimes, DeviceIdleTimeCountsAsDataWaitWhileTheHostWaits) {
   PhaseTimes device, host;
   device[Phase::forward] = 5, device[Phase::other] = 4, host[Phase::data] = 3;
   EXPECT_EQ(step_times(device, host)[Phase::data], 3);

@@ -16,7 +16,7 @@ using G = Recompute::Granularity;
 using ranks::Curve;
 using ranks::Setting;
 
-TEST(StochasticDepth, IsTheRunOfOneRank) {
+TEST(StochasticDepth, MatchesOneRank) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::athanor}) {
     const Setting base{.type = type, .kv_heads = type == ModelType::gpt2 ? 0 : 4, .depth = 0.6};
     Setting micro = base, shards = base, tensor = base, pieces = base, gather = base;
@@ -38,7 +38,7 @@ TEST(StochasticDepth, IsTheRunOfOneRank) {
   }
 }
 
-TEST(HiddenDropout, IsTheRunOfOneRank) {
+TEST(HiddenDropout, MatchesOneRank) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::athanor})
     for (const double depth : {0.0, 0.3}) {
       const Setting base{
@@ -100,11 +100,13 @@ void gradients_are_those_of_the_dropped_loss(const Drops& half) {
   }
 }
 
-TEST(StochasticDepth, GradientsAreThoseOfTheDroppedLoss) {
+TEST(StochasticDepth, GradientsMatchFiniteDifferencesUnderTheSameMask) {
   gradients_are_those_of_the_dropped_loss({.depth = {.rate = 0.5f, .mode = StochasticDepthMode::uniform}});
 }
 
-TEST(HiddenDropout, GradientsAreThoseOfTheDroppedLoss) { gradients_are_those_of_the_dropped_loss({.hidden = 0.3f}); }
+TEST(HiddenDropout, GradientsMatchFiniteDifferencesUnderTheSameMask) {
+  gradients_are_those_of_the_dropped_loss({.hidden = 0.3f});
+}
 
 void is_of_training_alone_and_other_in_every_step(const Drops& drops) {
   DroppedBatch whole(ModelType::llama, {}), at(ModelType::llama, drops);
@@ -118,11 +120,11 @@ void is_of_training_alone_and_other_in_every_step(const Drops& drops) {
   EXPECT_GT(losses.size(), 2U);
 }
 
-TEST(StochasticDepth, IsOfTrainingAloneAndOtherSequencesInEveryStep) {
+TEST(StochasticDepth, AppliesOnlyInTrainingAndDiffersPerStep) {
   is_of_training_alone_and_other_in_every_step({.depth = {.rate = 0.5f}});
 }
 
-TEST(HiddenDropout, IsOfTrainingAloneAndOtherElementsInEveryStep) {
+TEST(HiddenDropout, AppliesOnlyInTrainingAndDiffersPerStep) {
   is_of_training_alone_and_other_in_every_step({.hidden = 0.1f});
 }
 

@@ -80,7 +80,7 @@ TEST(TensorMuon, StepsMatchOneRank) {
 }
 
 // Averages are rounded to bf16 before they are sent; master weights and moments are rounded stochastically.
-TEST(TensorMuon, EveryPrecision) {
+TEST(TensorMuon, EveryPrecisionMatchesOneRank) {
   for (const auto& [precision, master, moments, gradients] : {std::tuple{"bf16", DType::f32, DType::f32, DType::f32},
                                                               {"bf16", DType::i16, DType::bf16, DType::bf16},
                                                               {"bf16", DType::bf16, DType::f32, DType::f32},
@@ -227,7 +227,7 @@ std::vector<float> after_a_step(const Setting& s, Mistake mistake, bool swaps = 
   return masters;
 }
 
-TEST(TensorMuon, PartsInAnotherOrderAreNoticed) {
+TEST(TensorMuon, MisorderedPartsAreDetected) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting one{.type = type, .rule = RuleName::muon, .kv_heads = type == ModelType::llama ? 4 : 0};
     const std::vector<float> want = train(one, 1).masters;
@@ -274,7 +274,7 @@ TEST(TensorMuon, ReplicatedKvHeadsAreSentOnce) {
 }
 
 // Nothing is copied if the parts in rank order are the matrix: Q, K, V, gate and up of llama.
-TEST(TensorMuon, CopiesOnlyWhatLiesInStrips) {
+TEST(TensorMuon, CopiesOnlyInterleavedParts) {
   const auto copies = [](ModelType type, int tensor) {
     const Setting s{.type = type, .rule = RuleName::muon, .tensor = tensor};
     int64_t combines = 0;

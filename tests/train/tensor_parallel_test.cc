@@ -48,7 +48,7 @@ TEST(TensorParallel, LossesAndNormsMatchOneRank) {
 
 // Fewer KV heads than ranks: some ranks have the same head, and sum their parts of its gradient. It counts once in the
 // norm, and the copies stay equal, also for biases and with QK norms.
-TEST(TensorParallel, RanksWithTheSameKeyHeads) {
+TEST(TensorParallel, ReplicatedKvHeadsMatchOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen2, ModelType::qwen3})
     for (const auto& [kv_heads, tensor] : {std::pair{1, 2}, {1, 4}, {2, 4}}) {
       Setting s{.type = type, .kv_heads = kv_heads};
@@ -64,7 +64,7 @@ TEST(TensorParallel, RanksWithTheSameKeyHeads) {
     }
 }
 
-TEST(TensorParallel, EveryFamily) {
+TEST(TensorParallel, EveryFamilyMatchesOneRank) {
   for (const ModelType type : {ModelType::qwen2, ModelType::qwen3, ModelType::mistral, ModelType::athanor})
     for (const int stage : {0, 1, 3}) {
       const Setting s{.type = type, .shards = stage > 0 ? 2 : 1, .stage = stage, .tensor = 2};
@@ -74,7 +74,7 @@ TEST(TensorParallel, EveryFamily) {
 
 // Vocabularies that do not divide evenly, ignored targets, the z-loss, the soft-cap, logits in one chunk and in
 // several.
-TEST(TensorParallel, SharedVocabulary) {
+TEST(TensorParallel, ShardedVocabularyMatchesOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool tied : {false, true}) {
       Setting s{.type = type, .tied = tied, .masked = true, .kv_heads = 4, .vocab = 131, .z_loss = 0.1};
@@ -88,7 +88,7 @@ TEST(TensorParallel, SharedVocabulary) {
 }
 
 // All ranks get the same losses from the same sums, and each token's loss equals that of one rank.
-TEST(TensorParallel, LossesOfTokensAreThoseOfOneRank) {
+TEST(TensorParallel, TokenLossesMatchOneRank) {
   for (const char* precision : {"fp32", "bf16"})
     for (const bool tied : {false, true}) {
       std::vector<float> want;
@@ -125,7 +125,7 @@ TEST(TensorParallel, LossesOfTokensAreThoseOfOneRank) {
     }
 }
 
-TEST(TensorParallel, EveryPrecision) {
+TEST(TensorParallel, EveryPrecisionMatchesOneRank) {
   for (const auto& [precision, master, moments] : {std::tuple{"bf16", DType::f32, DType::f32},
                                                    {"bf16", DType::i16, DType::bf16},
                                                    {"bf16", DType::bf16, DType::f32},
@@ -176,7 +176,7 @@ TEST(TensorParallel, InitialWeightsMatchOneRank) {
     }
 }
 
-TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
+TEST(TensorParallel, RecomputationAndRepetitionAreBitExact) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool sequence : {false, true})
       expect_repetition_and_recomputation_change_no_bit(
@@ -184,7 +184,7 @@ TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
 }
 
 // As on devices that communicate and compute concurrently. The all-reduce of half the rows is a separate call.
-TEST(TensorParallel, OverlappedSumsChangeNoBit) {
+TEST(TensorParallel, OverlappedAllReducesAreBitExact) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool sequence : {false, true})
       for (const auto recompute : {G::none, G::selective, G::full}) {
@@ -210,7 +210,7 @@ TEST(TensorParallel, OverlappedSumsChangeNoBit) {
 
 // A plan counts only what overlapped launches leave exposed: with a slow GPU, only the communication that overlaps
 // nothing.
-TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
+TEST(TensorParallel, PlanCountsExposedAllReduces) {
   for (const auto& [beside, sequence] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     const Setting s{.type = ModelType::llama, .tensor = 2, .sequence = sequence, .beside = beside, .pieces = true};
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -235,7 +235,7 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
 }
 
 // Replicated weights get the same gradients and updates on all ranks of a group.
-TEST(TensorParallel, WholeWeightsStayEqual) {
+TEST(TensorParallel, ReplicatedWeightsStayEqual) {
   for (const auto& [type, sequence, kv_heads] : {std::tuple{ModelType::gpt2, false, 4},
                                                  {ModelType::gpt2, true, 4},
                                                  {ModelType::qwen3, false, 1},  // both ranks have the one KV head
@@ -278,7 +278,7 @@ TEST(TensorParallel, WholeWeightsStayEqual) {
 }
 
 // The memory of logits (in one chunk) and of the rows of embedding and head is divided among ranks.
-TEST(TensorParallel, LogitsAndTablesAreShared) {
+TEST(TensorParallel, LogitsAndEmbeddingsAreSharded) {
   constexpr int64_t kVocabulary = 1024;
   const auto bytes = [](int tensor, MemoryKind kind) {
     const Setting s{.type = ModelType::gpt2, .tensor = tensor, .vocab = kVocabulary};
@@ -401,7 +401,7 @@ TEST(TensorParallel, LoadsOnlyItsShard) {
   }
 }
 
-TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
+TEST(TensorParallel, WeightsFromAModelAreSharded) {
   for (const char* name : {"llama", "qwen2"}) {
     const std::string folder = cat("tests/golden/", name);
     std::vector<float> want;
@@ -426,7 +426,7 @@ TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
 // One all-reduce for attention and one for the MLP in each direction; recomputed blocks repeat those of forward. One of
 // the embeddings, one of the gradient of the head's input; the max of the logits, and the sums of exponentials together
 // with the targets' logits: 4 T and 8 T bytes in one chunk.
-TEST(TensorParallel, SendsWhatTheTableSays) {
+TEST(TensorParallel, TrafficMatchesTheDocumentedTable) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
       for (const char* precision : {"fp32", "bf16"})
@@ -481,7 +481,7 @@ class Careless final : public Decorated<Careless> {
   Mistake mistake_;
 };
 
-TEST(TensorParallel, MistakesAreNoticed) {
+TEST(TensorParallel, DetectsMistakes) {
   const Setting s{.type = ModelType::gpt2, .tensor = 2};
   const Curve want = train(alone(s));
   const auto noticed = [&](const Watch& fault) {
@@ -502,7 +502,7 @@ TEST(TensorParallel, MistakesAreNoticed) {
 
 // A step of SGD exposes the gradients themselves. Gradients that only some ranks have: with fewer KV heads than ranks,
 // the weights and biases of qkv, in order of name, and those of the QK norms.
-TEST(TensorParallel, GradientsOfSharedHeadsAreSummedOnce) {
+TEST(TensorParallel, GradientsOfReplicatedHeadsAreSummedOnce) {
   using Fault = Watch::Fault;
   struct Case {
     ModelType type;
@@ -524,7 +524,7 @@ TEST(TensorParallel, GradientsOfSharedHeadsAreSummedOnce) {
   }
 }
 
-TEST(TensorParallel, TokensOfOtherRanksCountThere) {
+TEST(TensorParallel, DetectsTokensCountedOnTheWrongRank) {
   const Setting s{.type = ModelType::llama, .tied = true, .tensor = 2};
   const Curve want = train(alone(s));
   for (const Mistake mistake : {Mistake::none, Mistake::target_on_every_rank, Mistake::row_of_another,
@@ -534,7 +534,7 @@ TEST(TensorParallel, TokensOfOtherRanksCountThere) {
 }
 
 // A rank without data invalidates the step of all, though the other ranks of its group have the same samples.
-TEST(TensorParallel, ASpoiledStepIsSkippedByAll) {
+TEST(TensorParallel, InvalidStepOfOneRankIsSkippedByAll) {
   const Setting s{.shards = 2, .stage = 1, .tensor = 2};
   std::mutex mutex;
   std::vector<int> skips;

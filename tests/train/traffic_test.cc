@@ -12,7 +12,7 @@
 namespace athanor::ranks {
 namespace {
 
-TEST(Traffic, WhatIsHiddenIsHiddenOfAllAlike) {
+TEST(Traffic, OverlapIsSplitProportionally) {
   Traffic t;
   t.add({"a", "dp_shard"}, 100, 1, 3, 1);  // of 3 s, one is exposed
   t.add({"b", "dp_shard"}, 50, 1, 1, 0);
@@ -85,7 +85,7 @@ void observe_a_step(const Setting& s, Look&& look) {
   });
 }
 
-TEST(Traffic, IsExpectedOfTheLayersThatSend) {
+TEST(Traffic, IsAttributedToTheSendingLayers) {
   for (const Setting& s : all_settings())
     observe_a_step<Purposes>(s, [&](Engine& engine, ProcessMesh& mesh, const Purposes& purposes) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
@@ -120,7 +120,7 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     });
 }
 
-TEST(Traffic, OfTwoWorkersInFourBitsIsASeventh) {
+TEST(Traffic, FourBitDeltasReduceItSevenfold) {
   const auto sent = [](DeltaDtype deltas) {
     double bytes = 0;
     observe_a_step<Purposes>({.workers = 2, .outer = {.steps = 3, .deltas = deltas}},
@@ -162,7 +162,7 @@ TEST(Traffic, NamesTheGroupOfMatrices) {
 
 // Where collectives are not timed, a profile shows only the model. CPU ranks alternate between communicating and
 // computing.
-TEST(Traffic, StandsInAProfileWithoutTimes) {
+TEST(Traffic, IsEstimatedInProfilesWithoutCollectiveTimes) {
   const Setting s{.shards = 2, .stage = 3};
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});

@@ -100,7 +100,7 @@ class CheckpointerTest : public ::testing::Test {
 
 RunState at(int64_t step) { return {.step = step, .micro_batch_size = 1}; }
 
-TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
+TEST_F(CheckpointerTest, BackgroundAndShardedSavesHoldTheStateAtBegin) {
   run(1, 0, false, "plain", [](Engine& engine, Checkpointer& saves) {
     step(engine);
     saves.begin(at(1), "", {}, {});
@@ -125,7 +125,7 @@ TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
 }
 
 // Tensors are not divided: on many ranks the largest one is most of what its writer holds.
-TEST_F(CheckpointerTest, AsMuchIsReservedAsTheRankThatWritesMostHolds) {
+TEST_F(CheckpointerTest, ReservedMemoryMatchesTheLargestWriter) {
   for (const int ranks : {2, 12}) {
     const std::string save = cat("reserved", ranks);
     size_t reserved = 0;
@@ -173,7 +173,7 @@ TEST_F(CheckpointerTest, EachSaveIsReportedOnceWithItsTimes) {
   });
 }
 
-TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
+TEST_F(CheckpointerTest, FailedShardKeepsThePreviousCheckpoint) {
   for (const bool background : {false, true}) {
     const std::string save = background ? "b" : "f";
     const auto body = [&](Engine& engine, Checkpointer& saves) {
@@ -204,7 +204,7 @@ TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
 }
 
 // Only rank 0 commits; all learn of it in finish(), and the next save is a save like any other.
-TEST_F(CheckpointerTest, ACommitThatFailsIsKnownToAllAndTheNextOneIsWritten) {
+TEST_F(CheckpointerTest, FailedCommitIsKnownToAllRanksAndTheNextSaveSucceeds) {
   for (const bool background : {false, true}) {
     const std::string save = background ? "b" : "f";
     run(2, 1, background, save, [&](Engine& engine, Checkpointer& saves) {
@@ -230,7 +230,7 @@ TEST_F(CheckpointerTest, ACommitThatFailsIsKnownToAllAndTheNextOneIsWritten) {
 }
 
 // A rank that has no data for a step takes part in it, and no rank makes an update.
-TEST_F(CheckpointerTest, ASpoiledStepChangesNoWeight) {
+TEST_F(CheckpointerTest, InvalidStepChangesNoWeight) {
   for (const int64_t leaves : {0, 2})
     run_ranks(2, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
@@ -267,7 +267,7 @@ class LosesARank final : public Forwarding {
 };
 
 // The remaining ranks abort without a further collective, which would hang: others may not take part in it.
-TEST_F(CheckpointerTest, ALostRankEndsTheSave) {
+TEST_F(CheckpointerTest, LostRankEndsTheSave) {
   for (const bool background : {false, true})
     run_ranks(2, [&](std::unique_ptr<Communicator> threads) {
       const CpuBackend cpu = make_cpu({.threads = 1});
@@ -293,7 +293,7 @@ TEST_F(CheckpointerTest, ALostRankEndsTheSave) {
     });
 }
 
-TEST_F(CheckpointerTest, ARunThatEndsGivesUpWhatItWrites) {
+TEST_F(CheckpointerTest, EndingRunAbortsABackgroundSave) {
   std::counting_semaphore<> written{0};
   EXPECT_THROW(run(1, 0, true, "run",
                    [&](Engine&, Checkpointer& saves) {
@@ -310,7 +310,7 @@ TEST_F(CheckpointerTest, ARunThatEndsGivesUpWhatItWrites) {
   EXPECT_FALSE(std::filesystem::exists(root("run") + "/" + tmp_folder(1)));
 }
 
-TEST_F(CheckpointerTest, OldOnesGoOnceTheNewOneIsDurable) {
+TEST_F(CheckpointerTest, OldCheckpointsAreDeletedOnceTheNewOneIsDurable) {
   run(
       2, 1, true, "run",
       [&](Engine&, Checkpointer& saves) {
@@ -323,7 +323,7 @@ TEST_F(CheckpointerTest, OldOnesGoOnceTheNewOneIsDurable) {
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 4}));
 }
 
-TEST_F(CheckpointerTest, OlderOnesGoBeforeASaveThatDoesNotFitBesideThem) {
+TEST_F(CheckpointerTest, OldCheckpointsAreDeletedFirstIfTheNewOneDoesNotFit) {
   using Steps = std::vector<int64_t>;
   struct Case {
     int64_t keep, free;

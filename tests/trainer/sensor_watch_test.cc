@@ -14,7 +14,7 @@ struct Counting final : Sensors {
   std::atomic<int> reads = 0;
 };
 
-TEST(SensorWatch, ReadsAtOnceAndAgainWithoutBeingAsked) {
+TEST(SensorWatch, ReadsAtOnceAndPeriodically) {
   Counting sensors;
   const auto begin = std::chrono::steady_clock::now();
   {
@@ -27,7 +27,7 @@ TEST(SensorWatch, ReadsAtOnceAndAgainWithoutBeingAsked) {
   }
 }
 
-TEST(SensorWatch, OnlyReasonsOfAnUnhealthyMachineAreNamed) {
+TEST(SensorWatch, ReportsOnlyUnhealthyThrottleReasons) {
   EXPECT_EQ(throttle_text(0x1 | 0x2 | 0x4 | 0x10 | 0x100), "");
   EXPECT_EQ(throttle_text(0x8), "hardware slowdown");
   EXPECT_EQ(throttle_text(0x20 | 0x80 | 0x4), "heat (by the driver), power brake from outside");

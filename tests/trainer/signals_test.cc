@@ -24,7 +24,7 @@ class StopSignalsTest : public ::testing::Test {
   void (*before_)(int) = SIG_DFL;
 };
 
-TEST_F(StopSignalsTest, EachOfThemStops) {
+TEST_F(StopSignalsTest, EverySignalStopsTheRun) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU}) {
     const StopSignals signals;
     EXPECT_FALSE(signals.received());
@@ -35,7 +35,7 @@ TEST_F(StopSignalsTest, EachOfThemStops) {
 }
 
 // A closed terminal hangs up, and its shell says so again; the kernel repeats SIGXCPU every second.
-TEST_F(StopSignalsTest, HangingUpTwiceStillLeavesTimeForACheckpoint) {
+TEST_F(StopSignalsTest, TwoHangupsStillLeaveTimeForACheckpoint) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const StopSignals signals;
     std::raise(signal);
@@ -44,7 +44,7 @@ TEST_F(StopSignalsTest, HangingUpTwiceStillLeavesTimeForACheckpoint) {
   }
 }
 
-TEST_F(StopSignalsTest, ASecondRequestExitsAtOnce) {
+TEST_F(StopSignalsTest, SecondRequestExitsAtOnce) {
   EXPECT_EXIT(
       {
         const StopSignals signals;
@@ -57,7 +57,7 @@ TEST_F(StopSignalsTest, ASecondRequestExitsAtOnce) {
 }
 
 // `timeout` signals the process and its group, Slurm the step and the batch script's group.
-TEST_F(StopSignalsTest, ASignalSentTwiceIsOneRequest) {
+TEST_F(StopSignalsTest, RepeatedSignalIsOneRequest) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     const StopSignals signals;
     std::raise(signal);
@@ -68,7 +68,7 @@ TEST_F(StopSignalsTest, ASignalSentTwiceIsOneRequest) {
   }
 }
 
-TEST_F(StopSignalsTest, NohupStaysInForce) {
+TEST_F(StopSignalsTest, NohupIsRespected) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {
     const StopSignals signals;
@@ -78,7 +78,7 @@ TEST_F(StopSignalsTest, NohupStaysInForce) {
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
-TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
+TEST(StopAtStart, EndsTheProcessDuringStartup) {
   const auto start = [] {
     const StopSignals signals;
     const StopAtStart quick(signals, [](int signal) { std::fprintf(stderr, "last words of %d", signal); });

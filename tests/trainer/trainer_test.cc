@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
-TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
+TEST_F(TrainerTest, SplitMastersResumeFromFp32MastersAndBack) {
   const auto with = [&](const char* run_name, const char* master, int64_t steps) {
     return config(run_name, {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps),
                              "schedule.lr_decay_iters=8"});
@@ -75,7 +75,7 @@ TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   EXPECT_NE(text.find("master_weights: \"fp32\" -> \"bf16\""), std::string::npos) << text;
 }
 
-TEST_F(TrainerTest, ALongerRunThatLiftsTheLearningRateIsWarnedAbout) {
+TEST_F(TrainerTest, WarnsIfALongerRunRaisesTheLearningRate) {
   const auto said = [&](const std::vector<std::string>& set) {
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(run(config("r", set)), Exit::done);
@@ -93,7 +93,7 @@ TEST_F(TrainerTest, ALongerRunThatLiftsTheLearningRateIsWarnedAbout) {
   EXPECT_NE(lifted.find("--set schedule.lr_decay_iters=8"), std::string::npos) << lifted;
 }
 
-TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
+TEST_F(TrainerTest, LongFirstStepReportsProgress) {
   ::testing::internal::CaptureStderr();
   ::testing::internal::CaptureStdout();
   Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "schedule.lr_warmup_iters=0"}), rig_.backend(),
@@ -166,7 +166,7 @@ TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
 
 // A checkpoint of format version 1, committed once: it must load for ever. To make one for a new version, run this test
 // with ATHANOR_UPDATE_GOLDEN=1 and change the folder's name here.
-TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
+TEST_F(TrainerTest, GoldenRunOfVersion1Resumes) {
   const fs::path golden = fs::path("tests/checkpoint/golden/run-v1") / step_folder(3),
                  here = fs::path(dir_.path()) / "golden";
   const std::vector<std::string> set = {"precision=bf16", "schedule.lr_decay_iters=8"};
@@ -225,7 +225,7 @@ TEST_F(TrainerTest, NoticesChangedData) {
 
 // Stages begin in the middle of a batch of a ramp, and a stage to come is told only on resume; documents are reordered
 // in every epoch anew. A stage that has begun cannot change.
-TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
+TEST_F(TrainerTest, MixtureStagesResumeExactly) {
   write_shard("other.bin", 7);
   const auto sources = cat(R"(train_data=[{"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a"},
       {"path": ")",
@@ -256,7 +256,7 @@ TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
   EXPECT_NE(b.steps.front().loss, c.steps.front().loss) << "documents of the first step are reordered";
 }
 
-TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
+TEST_F(TrainerTest, DivergenceStopsWithItsOwnExitCode) {
   const Config c =
       config("r", {"precision=fp16", "fp16.loss_scale=9e15", "loss_spikes.max_skipped_steps=3", "train_iters=8"});
   EXPECT_EQ(run(c), Exit::diverged);
@@ -267,7 +267,7 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
 }
 
-TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
+TEST_F(TrainerTest, LoggedLossScaleIsThatOfItsStep) {
   const std::vector<std::string> set = {"precision=fp16", "fp16.initial_loss_scale=1024", "fp16.loss_scale_window=2"};
   auto first = set;
   first.insert(first.end(), {"train_iters=4", "schedule.lr_decay_iters=8"});
@@ -278,7 +278,7 @@ TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
   EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192}));
 }
 
-TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
+TEST_F(TrainerTest, MeasuresOnePeakPerRunAndMfuIsBelowOne) {
   ASSERT_EQ(run(config("r", {"logging.peak_tflops=0", "train_iters=4", "schedule.lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"logging.peak_tflops=0"})), Exit::done);
   const auto log = history("r");
@@ -299,7 +299,7 @@ TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
 }
 
 // The logged validation loss is over all windows, as in `athanor eval`, or over a sample, with its standard error.
-TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
+TEST_F(TrainerTest, ValidationUsesAllWindowsOrASample) {
   ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
   const auto whole = history("r").evals.back();
   EXPECT_EQ(whole.windows, 312);  // 5,000 tokens
@@ -316,7 +316,7 @@ TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
 }
 
 // Each entry has the loss that it would have alone. The record of the mean comes last: it marks a complete evaluation.
-TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
+TEST_F(TrainerTest, EveryValidDataEntryHasItsOwnLoss) {
   write_shard("other.bin", 7);
   const std::string a = cat(R"({"path": ")", dir_.path(),
                             R"(/data.bin", "dtype": "uint16", "name": "a", "weight": 3})"),
@@ -340,7 +340,7 @@ TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
 }
 
 // A step of four samples has three of `a` and one of `b`, and the first step none of `b`.
-TEST_F(TrainerTest, EachEntryOfTrainDataHasItsLoss) {
+TEST_F(TrainerTest, EveryTrainDataEntryHasItsOwnLoss) {
   write_shard("other.bin", 7);
   const std::string entry = R"(", "dtype": "uint16", "name": )";
   const std::string sources =
@@ -360,7 +360,7 @@ TEST_F(TrainerTest, EachEntryOfTrainDataHasItsLoss) {
 }
 
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
-TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
+TEST_F(TrainerTest, DivergedStateDoesNotReplaceAHealthyCheckpoint) {
   const std::vector<std::string> common = {
       "precision=fp16",  "fp16.loss_scale=1",          "loss_spikes.max_skipped_steps=3",
       "save_interval=1", "checkpoint.keep_latest_k=1", "schedule.lr_decay_iters=8",
@@ -388,7 +388,7 @@ TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
   EXPECT_EQ(run(with("end", {})), Exit::done) << "a smaller rate goes on";
 }
 
-TEST_F(TrainerTest, SavesReadNothingOfDataAndTokenizer) {
+TEST_F(TrainerTest, SavesDoNotReadDataOrTokenizer) {
   write_tokenizer(*make_tokenizer({}), dir_.path());
   const std::string before = read_file(dir_.path() + "/tokenizer.athanor.json", 1 << 20);
   ASSERT_EQ(run(config("r", {"save_interval=2"}), false,
@@ -406,7 +406,7 @@ TEST_F(TrainerTest, SavesReadNothingOfDataAndTokenizer) {
     }
 }
 
-TEST_F(TrainerTest, ADataErrorSavesTheLastWholeStepAndIsTold) {
+TEST_F(TrainerTest, DataErrorSavesTheLastCompleteStepAndIsReported) {
   ASSERT_EQ(run(config("whole")), Exit::done);
   const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
   const std::string error = failure_of(config("r"), at(Activity::step, 3, [&] { fs::resize_file(path, 100); }));
@@ -425,7 +425,7 @@ TEST_F(TrainerTest, ADataErrorSavesTheLastWholeStepAndIsTold) {
     EXPECT_EQ(bytes("whole", 8, file), bytes("r", 8, file)) << file;
 }
 
-TEST_F(TrainerTest, AnEvaluationThatFailsSavesItsStep) {
+TEST_F(TrainerTest, FailedEvaluationSavesItsStep) {
   std::ofstream(dir_.path() + "/v.bin") << read_file(dir_.path() + "/data.bin", 1 << 20);
   const std::string v = cat(R"(valid_data=[{"path":")", dir_.path(), R"(/v.bin","dtype":"uint16"}])");
   const std::string error =
@@ -435,7 +435,7 @@ TEST_F(TrainerTest, AnEvaluationThatFailsSavesItsStep) {
   EXPECT_EQ(history("r").events.back().kind, EventKind::error);
 }
 
-TEST_F(TrainerTest, APeriodicSaveThatFailsIsTriedAgain) {
+TEST_F(TrainerTest, FailedPeriodicSaveIsRetried) {
   std::optional<FileSizeLimit> limit;  // the optimizer's file does not fit, the log does
   const auto doing = [&](Activity now, int64_t step) {
     if (now != Activity::step) return;
@@ -455,7 +455,7 @@ TEST_F(TrainerTest, APeriodicSaveThatFailsIsTriedAgain) {
   EXPECT_EQ(failed.back(), 4);
 }
 
-TEST_F(TrainerTest, TheLastSaveMustNotFail) {
+TEST_F(TrainerTest, FailedFinalSaveIsAnError) {
   std::optional<FileSizeLimit> limit;
   const std::string error = failure_of(config("r"), at(Activity::step, 2, [&] { limit.emplace(40'000); }));
   limit.reset();
@@ -466,7 +466,7 @@ TEST_F(TrainerTest, TheLastSaveMustNotFail) {
 
 // The checkpoint that is due comes first, the evaluation ends between two micro-batches, and a resumed run makes up for
 // it, once.
-TEST_F(TrainerTest, AStopDuringAnEvaluationLosesNothing) {
+TEST_F(TrainerTest, StopDuringAnEvaluationLosesNothing) {
   std::vector<int64_t> saved;
   const auto set = std::vector<std::string>{"save_interval=4", "eval_iters=50"};
   EXPECT_EQ(run(config("r", set), false,
@@ -497,7 +497,7 @@ TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
 }
 
 // A run goes back to step 2, and from then on the folder means the branch that begins there.
-TEST_F(TrainerTest, ARolledBackRunContinuesItsNewBranch) {
+TEST_F(TrainerTest, RolledBackRunContinuesItsNewBranch) {
   const auto resumed_from = [&](std::vector<std::string> set, int64_t train_iters) {
     set.insert(set.end(), {"save_interval=2", "schedule.lr_decay_iters=8", cat("train_iters=", train_iters)});
     EXPECT_EQ(run(config("r", set)), Exit::done);
@@ -515,7 +515,7 @@ TEST_F(TrainerTest, ARolledBackRunContinuesItsNewBranch) {
 }
 
 // `load none` starts anew each time, but not in a job that the batch system starts again.
-TEST_F(TrainerTest, ARequeuedJobThatStartedAnewContinues) {
+TEST_F(TrainerTest, RequeuedJobContinuesItsRestartedRun) {
   const auto begun_at = [&] { return events("r", EventKind::resume).back().step; };
   const auto anew = [&](int64_t train_iters) {
     return config("r", {"load=none", "schedule.lr_decay_iters=8", cat("train_iters=", train_iters)});
@@ -529,7 +529,7 @@ TEST_F(TrainerTest, ARequeuedJobThatStartedAnewContinues) {
   EXPECT_EQ(begun_at(), 3);
 }
 
-TEST_F(TrainerTest, AccumulationStepsMustAgree) {
+TEST_F(TrainerTest, GradientAccumulationStepsMustMatchTheMesh) {
   EXPECT_EQ(run(config("", {"train_iters=1", "schedule.lr_warmup_iters=0", "gradient_accumulation_steps=2"})),
             Exit::done);
   EXPECT_NE(error_of(config("", {"gradient_accumulation_steps=1"})).find("2 micro-batches"), std::string::npos);
@@ -558,7 +558,7 @@ TEST_F(TrainerTest, CheckpointOpensInTransformers) {
 
 TEST_F(TrainerTest, RunsWithoutASaveFolder) { EXPECT_EQ(run(config("", {"train_iters=2"})), Exit::done); }
 
-TEST_F(TrainerTest, WhatCannotFitStopsBeforeStepOne) {
+TEST_F(TrainerTest, ModelThatCannotFitStopsBeforeTheFirstStep) {
   const std::string text = error_of(config("r", {"memory_limit_gib=0.0001", "runtime_reserve_mib=0"}));
   EXPECT_NE(text.find("memory"), std::string::npos) << text;
   EXPECT_TRUE(list_checkpoints(dir_.path() + "/r").empty());
@@ -569,7 +569,7 @@ TEST_F(TrainerTest, TwoRunsCannotShareAFolder) {
   EXPECT_THROW(run(config("r")), Error);
 }
 
-TEST_F(TrainerTest, ARunFolderDeletedInMidRunIsMadeAgain) {
+TEST_F(TrainerTest, DeletedRunFolderIsRecreated) {
   const std::string folder = dir_.path() + "/r";
   EXPECT_EQ(run(config("r"), false, at(Activity::step, 6, [&] { fs::remove_all(folder); })), Exit::done);
   const RunRecords log = history("r");
@@ -579,7 +579,7 @@ TEST_F(TrainerTest, ARunFolderDeletedInMidRunIsMadeAgain) {
   EXPECT_TRUE(fs::exists(folder + "/.lock"));
 }
 
-TEST_F(TrainerTest, ARunWhoseFolderAnotherRunHasTakenEnds) {
+TEST_F(TrainerTest, RunEndsIfAnotherRunOwnsItsFolder) {
   const std::string folder = dir_.path() + "/r";
   std::optional<RunLock> other;
   const auto take = [&] {

@@ -19,7 +19,7 @@ FAN_OUT = int(re.search(r"kFanOut = (\d+)", (ROOT / "src" / "comm" / "tree.h").r
 
 
 def simulate(program, ranks):
-    done = subprocess.run([program, "--gtest_filter=Tree.ManyRanksStartAgreeAndLearnOfALostOne"], cwd=ROOT,
+    done = subprocess.run([program, "--gtest_filter=Tree.ManyRanksConnectAgreeAndDetectALostRank"], cwd=ROOT,
                           env={**os.environ, "ATHANOR_RANKS": str(ranks)}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{ranks} ranks:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")

@@ -98,20 +98,20 @@ class CudnnPlans : public ::testing::Test {
   const CudnnTable* cudnn_ = nullptr;
 };
 
-TEST_F(CudnnPlans, Gpt2OnEveryGpu) {
+TEST_F(CudnnPlans, PlansGpt2OnEveryGpu) {
   for (const Gpu& gpu : kGpus)
     plan_both(gpu, "gpt2-124m",
               {.batch = 16, .tokens = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64, .dtype = DType::bf16});
 }
 
-TEST_F(CudnnPlans, GroupedHeadsOfALongSequence) {
+TEST_F(CudnnPlans, PlansGqaOnALongSequence) {
   plan_both(kHopper, "llama-8b",
             {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
 }
 
 // All masks together on every GPU, and separately on the GPU meant for training; only the bounds of documents add
 // scratch memory.
-TEST_F(CudnnPlans, DocumentsAndWindows) {
+TEST_F(CudnnPlans, PlansDocumentsAndWindows) {
   AttentionProblem p{.batch = 2, .tokens = 4096, .heads = 8, .kv_heads = 2, .head_dim = 128, .dtype = DType::bf16};
   p.window = 512;
   plan_both(kHopper, "a window", p);
@@ -127,7 +127,7 @@ TEST_F(CudnnPlans, DocumentsAndWindows) {
 }
 
 // Restoring a plan skips the heuristic and the compiler.
-TEST_F(CudnnPlans, ComeBackFromFiles) {
+TEST_F(CudnnPlans, RoundTripThroughFiles) {
   const testing::TempDir folder;
   const PlanFiles files(folder.path(), "a described GPU");
   AttentionProblem p{.batch = 16, .tokens = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64, .dtype = DType::bf16};
@@ -146,7 +146,7 @@ TEST_F(CudnnPlans, ComeBackFromFiles) {
   }
 }
 
-TEST_F(CudnnPlans, WideHeadsGoBackwardOnHopperOnly) {
+TEST_F(CudnnPlans, PlansWideHeadsBackwardOnHopperOnly) {
   AttentionProblem p{.backward = true, .batch = 1, .tokens = 1024, .heads = 4, .kv_heads = 2, .head_dim = 256};
   p.dtype = DType::f16;
   p.stride_q = p.stride_dq = 1024;
@@ -155,7 +155,7 @@ TEST_F(CudnnPlans, WideHeadsGoBackwardOnHopperOnly) {
   EXPECT_NE(plan(kAmpere, p).why_not(), "");
 }
 
-TEST_F(CudnnPlans, ShippedConfigurations) {
+TEST_F(CudnnPlans, PlansEveryShippedConfiguration) {
   std::set<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator("configs"))
     if (entry.path().extension() == ".json") files.insert(entry.path());

@@ -90,7 +90,7 @@ class PlansTest : public ::testing::Test {
   TempDir folder;
 };
 
-TEST_F(PlansTest, AreMadeOnceAndRestoredFromThenOn) {
+TEST_F(PlansTest, AreBuiltOnceAndRestoredLater) {
   EXPECT_EQ(made({.tokens = kTokens}), 2);
   EXPECT_EQ(made({.tokens = kTokens}), 2);
   EXPECT_EQ(made(kept()), 2);
@@ -147,14 +147,14 @@ TEST_F(PlansTest, DamagedFilesAreReplaced) {
   EXPECT_EQ(made(kept()), 1);
 }
 
-TEST_F(PlansTest, WhatTheLibraryRefusesIsMadeAnew) {
+TEST_F(PlansTest, RefusedPlansAreRebuilt) {
   made(kept());
   machine.describe_devices({.major = 8, .minor = 0, .multiprocessors = 108});
   EXPECT_EQ(made(kept()), 2);
   EXPECT_EQ(made(kept()), 0);
 }
 
-TEST_F(PlansTest, AFolderThatCannotBeUsedCostsTimeOnly) {
+TEST_F(PlansTest, UnusableFolderOnlyCostsTime) {
   write_file(folder.path() + "/file", "");
   EXPECT_EQ(made({.tokens = kTokens, .files = {folder.path() + "/file/plans", "a GPU"}}), 2);
   fs::create_directories(folder.path() + "/plans");
@@ -166,7 +166,7 @@ TEST_F(PlansTest, AFolderThatCannotBeUsedCostsTimeOnly) {
   EXPECT_EQ(made({.tokens = kTokens, .files = {folder.path() + "/plans", "a GPU"}}), 2);
 }
 
-TEST_F(PlansTest, TheOldestFilesGo) {
+TEST_F(PlansTest, OldestFilesAreDeleted) {
   const PlanFiles store(folder.path(), "a GPU");
   write_file(folder.path() + "/gemms-1.json", "{}");
   const auto before = fs::file_time_type::clock::now();
@@ -196,14 +196,14 @@ class PlansAhead : public PlansTest {
   std::atomic<int> entered{0};
 };
 
-TEST_F(PlansAhead, AreThereWhenBackwardAsks) {
+TEST_F(PlansAhead, AreReadyWhenBackwardNeedsThem) {
   EXPECT_EQ(made(ahead()), 2);
   EXPECT_EQ(entered, 1);
   EXPECT_EQ(made(ahead()), 0);
   EXPECT_EQ(entered, 2);
 }
 
-TEST_F(PlansAhead, GradientsThatLieOtherwiseHaveAPlanOfTheirOwn) {
+TEST_F(PlansAhead, GradientsOfAnotherLayoutGetTheirOwnPlan) {
   CudnnAttention attention(fake.table(), stream, ahead());
   EXPECT_TRUE(attention.supports(forward(memory)));
   EXPECT_TRUE(attention.supports(backward(memory, false)));
@@ -212,12 +212,12 @@ TEST_F(PlansAhead, GradientsThatLieOtherwiseHaveAPlanOfTheirOwn) {
   EXPECT_EQ(fake.plans_made(), 3);
 }
 
-TEST_F(PlansAhead, NobodyNeedsToAskForThem) {
+TEST_F(PlansAhead, MayStayUnused) {
   CudnnAttention attention(fake.table(), stream, ahead());
   EXPECT_TRUE(attention.supports(forward(memory)));
 }
 
-TEST_F(PlansAhead, AFailureIsHeardByWhoAsksAndNobodyElse) {
+TEST_F(PlansAhead, FailureIsThrownOnlyToTheCaller) {
   CudnnAttention::Options failing = ahead();
   failing.enter_thread = [] { throw Error("no device in this thread"); };
   {

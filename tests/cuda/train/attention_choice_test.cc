@@ -54,7 +54,7 @@ std::vector<double> train(CudaAttention attention, double cudnn_microseconds, st
   return losses;
 }
 
-TEST(AttentionByAutotuning, BitsFollowFromTheChoiceAndComeBackWithIt) {
+TEST(AttentionByAutotuning, BitsDependOnTheChoiceAndAreReproducedByIt) {
   constexpr double kFast = 0.1, kSlow = 1e5;
   constexpr auto kAuto = CudaAttention::automatic;
   std::string cudnn, own, named, builtin;
@@ -67,7 +67,7 @@ TEST(AttentionByAutotuning, BitsFollowFromTheChoiceAndComeBackWithIt) {
   emu::fakes::Installed<emu::fakes::FakeCudnn>::get().set_microseconds(5);
 }
 
-TEST(AttentionByAutotuning, DocumentsByCudnnFollowTheProgramsOwn) {
+TEST(AttentionByAutotuning, CudnnDocumentLossesFollowTheBuiltinKernels) {
   const std::vector<Span> documents = {{0, 5, 0, 5, 0, 0}, {}, {5, 11, 5, 11, 0, 0}};
   const auto losses = [](CudaAttention attention, const std::vector<Span>& spans) {
     std::string choices;

@@ -127,7 +127,7 @@ class Fused : public ::testing::TestWithParam<std::pair<ModelType, const char*>>
   }
 };
 
-TEST_P(Fused, RecomputationChangesNoBit) {
+TEST_P(Fused, RecomputationIsBitExact) {
   const auto [type, precision] = GetParam();
   Tuned tuned{.how = Choose::search};
   const Outcome none = train(type, options(precision, G::none), tuned);
@@ -149,7 +149,7 @@ TEST_P(Fused, RecomputationChangesNoBit) {
 
 // Queries and keys rotated in the launch of their GEMM, or apart: before a search; and by its choice with every
 // recomputation.
-TEST(RopeEpilogue, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+TEST(RopeEpilogue, FusedRopeMatchesUnfusedOpsBitExactly) {
   constexpr ModelType kType = ModelType::qwen2;  // with a bias
   Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
   const EngineOptions o = options("bf16", G::selective);
@@ -165,7 +165,7 @@ TEST(RopeEpilogue, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
 
 // Gradients of queries and keys rotated back by attention, or by a launch behind it; RoPE comes from a GEMM, or
 // behind a norm of queries and keys.
-TEST(RopeOfAttention, RotatedBackHasTheBitsOfOpsApart) {
+TEST(RopeOfAttention, FusedRopeBackwardMatchesUnfusedOpsBitExactly) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen3})
     for (const G granularity : {G::none, G::selective, G::full}) {
       Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
@@ -181,7 +181,7 @@ TEST(RopeOfAttention, RotatedBackHasTheBitsOfOpsApart) {
 }
 
 // GEMMs in parts, as before autotuning, and layers that never request an epilogue.
-TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+TEST(SwigluGradient, FusedSwigluGradientMatchesUnfusedOpsBitExactly) {
   for (const G granularity : {G::none, G::selective}) {
     Tuned fused, apart{.apart = true};
     const EngineOptions o = options("bf16", granularity);

@@ -92,7 +92,7 @@ Outcome train(ModelType type, const EngineOptions& o, const std::vector<int64_t>
 
 class Graphs : public ::testing::TestWithParam<std::pair<ModelType, const char*>> {};
 
-TEST_P(Graphs, ChangeNoBit) {
+TEST_P(Graphs, AreBitExact) {
   using G = Recompute::Granularity;
   const auto [type, precision] = GetParam();
   for (const Recompute recompute : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
@@ -103,7 +103,7 @@ TEST_P(Graphs, ChangeNoBit) {
 }
 
 // Sequence length warm-up: chunks of 4, 8 and 16 tokens are in the span table that the captured kernels read.
-TEST_P(Graphs, AreReplayedWithOtherChunks) {
+TEST_P(Graphs, AreReplayedWithOtherSpanTables) {
   const auto [type, precision] = GetParam();
   EngineOptions graphs = options(precision, true), eager = options(precision, false);
   graphs.documents_per_sequence = eager.documents_per_sequence = 4;
@@ -112,7 +112,7 @@ TEST_P(Graphs, AreReplayedWithOtherChunks) {
   EXPECT_NE(chunks.losses, train(type, options(precision, true)).losses);
 }
 
-TEST_P(Graphs, AreMadeAnewForAnotherWindow) {
+TEST_P(Graphs, AreRecapturedForAnotherWindow) {
   const auto [type, precision] = GetParam();
   const std::vector<int64_t> windows = {3, 3, 9, 9};
   const Outcome eager = train(type, options(precision, false), windows);
@@ -121,7 +121,7 @@ TEST_P(Graphs, AreMadeAnewForAnotherWindow) {
 }
 
 // Only the device decides which heads are scaled.
-TEST_P(Graphs, ClipScores) {
+TEST_P(Graphs, QkClipIsBitExact) {
   const auto [type, precision] = GetParam();
   EngineOptions eager = options(precision, false), graphs = options(precision, true);
   eager.optimizer.qk_clip_threshold = graphs.optimizer.qk_clip_threshold = 1e9;
@@ -199,7 +199,7 @@ TEST(Graphs, OtherThreadsMayCallCudaMeanwhile) {
   EXPECT_NE(rig.device->end_capture(), nullptr);
 }
 
-TEST(Step, TimesOfPhasesAreTheDevices) {
+TEST(Step, PhaseTimesAreMeasuredOnTheDevice) {
   Rig rig;
   Engine engine(tiny(ModelType::gpt2), options("bf16", true), rig.backend());
   engine.commit();

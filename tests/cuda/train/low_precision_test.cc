@@ -102,7 +102,7 @@ void expect_near(const Outcome& got, const Outcome& want, double times = 1) {
 
 class LowPrecisionOnGpu : public ::testing::TestWithParam<std::pair<const char*, ModelType>> {};
 
-TEST_P(LowPrecisionOnGpu, StepsAreThoseOfTheCpu) {
+TEST_P(LowPrecisionOnGpu, StepsMatchTheCpu) {
   const auto [precision, type] = GetParam();
   const EngineOptions o = options(precision);
   const GpuRun gpu = on_gpu(type, o);
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair{"mxfp8", ModelType::llama}, std::pair{"nvfp4", ModelType::gpt2}),
     [](const auto& which) { return cat(which.param.first, "_", name_of(which.param.second)); });
 
-TEST(LowPrecisionOnGpus, TheHeadToo) {
+TEST(LowPrecisionOnGpus, QuantizedHeadMatchesTheCpu) {
   for (const char* precision : {"fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"}) {
     EngineOptions o = options(precision);
     const GpuRun high = on_gpu(ModelType::llama, o);
@@ -136,7 +136,7 @@ TEST(LowPrecisionOnGpus, TheHeadToo) {
   }
 }
 
-TEST(LowPrecisionOnGpus, SearchedProductsAgree) {
+TEST(LowPrecisionOnGpus, AutotunedGemmsMatchTheCpu) {
   EngineOptions o = options("fp8_tensorwise");
   o.quantized = true;
   expect_near(on_gpu(ModelType::gpt2, o, true).outcome, on_cpu(ModelType::gpt2, o));
@@ -166,7 +166,7 @@ class FindingOps final : public Decorated<FindingOps> {
 };
 
 // For all ops that compute an amax, with attention by cuDNN and by the program's own kernels.
-TEST(LowPrecisionOnGpus, AmaxChangesNoBit) {
+TEST(LowPrecisionOnGpus, FusedAmaxIsBitExact) {
   for (const CudaAttention attention : {CudaAttention::cudnn, CudaAttention::builtin})
     for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
       Outcome outcomes[2];
@@ -185,7 +185,7 @@ TEST(LowPrecisionOnGpus, AmaxChangesNoBit) {
 #endif
 
 // The library gets the same operands, whether the quantize kernel transposes them or the GEMM does.
-TEST(LowPrecisionOnGpus, TransposedQuantizedValuesChangeNoBit) {
+TEST(LowPrecisionOnGpus, TransposedQuantizedValuesAreBitExact) {
   for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
     Outcome outcomes[2];
     double moved[2] = {}, weights = 0;
@@ -209,7 +209,7 @@ TEST(LowPrecisionOnGpus, TransposedQuantizedValuesChangeNoBit) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
+TEST(LowPrecisionOnGpus, FormatsUnsupportedByTheGpuAreEmulated) {
   EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies quantized values");
   const EngineOptions o = options("fp8_tensorwise");
   EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
@@ -224,7 +224,7 @@ TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
 }
 
 // A library without per-row scales for f32 results, which weight gradients need.
-TEST(LowPrecisionOnGpus, WhatTheLibraryLacksIsEmulated) {
+TEST(LowPrecisionOnGpus, FormatsUnsupportedByTheLibraryAreEmulated) {
   { Rig opens_the_library; }
   auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
   fake.set_lacks([](const emu::fakes::Product& p) -> std::string {
@@ -240,7 +240,7 @@ TEST(LowPrecisionOnGpus, WhatTheLibraryLacksIsEmulated) {
   expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
 }
 
-TEST(LowPrecisionOnGpus, BlackwellMultipliesBlocksOf32And16) {
+TEST(LowPrecisionOnGpus, BlackwellRunsMxfp8AndNvfp4Natively) {
   for (const char* precision : {"mxfp8", "nvfp4"}) {
     const EngineOptions o = options(precision);
     emu::simulate({emu::gpu_b200()});

@@ -73,7 +73,7 @@ class NcclDecisions : public Nccl, protected RunFolder {
 };
 
 // The request is made in the fifth step; the sixth is launched before its result is read.
-TEST_F(NcclDecisions, NoMessageBetweenHostsInASteadyStep) {
+TEST_F(NcclDecisions, HostsExchangeNoMessagesInASteadyStep) {
   const auto ask = [](int rank, Activity activity, int64_t step, Asked& asked) {
     if (rank == 1 && activity == Activity::step && step == 5) asked.ask(SIGUSR1);
   };
@@ -84,7 +84,7 @@ TEST_F(NcclDecisions, NoMessageBetweenHostsInASteadyStep) {
   EXPECT_EQ(steps("r"), std::vector<int64_t>{6});
 }
 
-TEST_F(NcclDecisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
+TEST_F(NcclDecisions, ReadErrorOnOneRankSavesTheLastCompleteStep) {
   const std::vector<std::string> set = {"eval_interval=0", "zero_stage=1", "micro_batch_size=1"};
   auto every = set;
   every.push_back("save_interval=1");

@@ -73,7 +73,7 @@ void expect_same(const std::vector<std::byte>& got, const std::vector<std::byte>
   for (size_t i = 0; i < g.size(); ++i) ASSERT_NEAR(g[i], w[i], most) << what << " at " << i;
 }
 
-TEST_F(Nccl, AllReduceIsThatOfThreads) {
+TEST_F(Nccl, AllReduceMatchesThreads) {
   for (const int ranks : {2, 4})
     run(ranks, [&](Rank& rank, Communicator& hosts) {
       for (const DType dtype : testing::kAllTypes)
@@ -91,7 +91,7 @@ TEST_F(Nccl, AllReduceIsThatOfThreads) {
     });
 }
 
-TEST_F(Nccl, ShardsAreThoseOfThreads) {
+TEST_F(Nccl, AllGatherAndReduceScatterMatchThreads) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     for (const DType dtype : testing::kAllTypes)
       for (const bool in_place : {false, true}) {
@@ -119,7 +119,7 @@ TEST_F(Nccl, ShardsAreThoseOfThreads) {
 }
 
 // NCCL's own bf16 sums are rounded at every hop; these sum the values of all ranks in rank order and round once.
-TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
+TEST_F(Nccl, Bf16SumsMatchThreadsBitExactly) {
   for (const int ranks : {2, 3, 4})
     run(ranks, [&](Rank& rank, Communicator& hosts) {
       for (const int64_t n : {1, 7, 65, 5000})
@@ -165,7 +165,7 @@ TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {
 }
 #endif
 
-TEST_F(Nccl, BroadcastAndMessages) {
+TEST_F(Nccl, BroadcastSendAndReceiveDeliver) {
   run(3, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank(), next = (me + 1) % 3, before = (me + 2) % 3;
     for (int root = 0; root < 3; ++root) {
@@ -193,7 +193,7 @@ TEST_F(Nccl, BroadcastAndMessages) {
 }
 
 // Parts of all sizes, including empty ones; one tensor is sent to several ranks.
-TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
+TEST_F(Nccl, AllToAllDeliversEachRankItsPart) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank();
     const auto size_of_part = [](int from, int to) { return int64_t{50} * ((from * 3 + to) % 4); };
@@ -216,7 +216,7 @@ TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
   });
 }
 
-TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
+TEST_F(Nccl, SplitOrdersRanksByKey) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank();
     const auto pair = rank.nccl->split(me % 2, -me);  // odd and even ranks, in reversed order
@@ -241,7 +241,7 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
 }
 
 // Only events order the streams, the host never waits, and a graph repeats everything.
-TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
+TEST_F(Nccl, StreamsAndGraphsKeepTheOrder) {
   run(2, [&](Rank& rank, Communicator& hosts) {
     Device& device = *rank.cuda.device;
     const std::vector<std::byte> mine = contribution(hosts.rank(), 40, DType::f32);
@@ -275,7 +275,7 @@ class NcclAlone : public Nccl {
   void SetUp() override { prepare(1); }
 };
 
-TEST_F(NcclAlone, FromStartToAbort) {
+TEST_F(NcclAlone, OneRankInitializesReducesAndAborts) {
   board_.failure.clear();
   run_ranks(1, [&](std::unique_ptr<Communicator> hosts) {
     Rank rank{make_cuda({.index = 0}), nullptr, {}};
@@ -378,7 +378,7 @@ class NcclFailure : public Nccl {
   std::atomic<int> ended_{0}, came_{0};
 };
 
-TEST_F(NcclFailure, ARankThatStaysAwayEndsTheOthersInTime) {
+TEST_F(NcclFailure, RankThatSkipsACollectiveEndsTheOthersInTime) {
   for (const bool captured : {false, true}) {
     const auto all =
         ends([&](int rank, int turn) { return rank == 2 && turn == 3 ? stay_away() : void(); }, captured, 3);
@@ -391,7 +391,7 @@ TEST_F(NcclFailure, ARankThatStaysAwayEndsTheOthersInTime) {
 }
 
 // As when the rendezvous reports a killed process.
-TEST_F(NcclFailure, ALostPeerEndsTheOthersAtOnce) {
+TEST_F(NcclFailure, LostPeerEndsTheOthersAtOnce) {
   const auto all = ends(
       [&](int rank, int turn) {
         if (rank != 2 || turn != 3) return;
@@ -403,7 +403,7 @@ TEST_F(NcclFailure, ALostPeerEndsTheOthersAtOnce) {
     expect_lost(all[size_t(r)], {"rank 2 is gone: its process ended; rank ", " (here) at step 3, was in "});
 }
 
-TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
+TEST_F(NcclFailure, InitializationTimesOutOnAMissingRank) {
   try {
     board_.failure.clear();
     run_ranks(3, [&](std::unique_ptr<Communicator> hosts) {
@@ -427,7 +427,7 @@ TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST_F(NcclFailure, AHangingCollectiveIsNamed) {
+TEST_F(NcclFailure, HangingCollectiveIsNamed) {
   for (const bool captured : {false, true}) {
     fake().hang(1, 5);
     for (const End& end : ends([](int, int) {}, captured, 4))
@@ -436,7 +436,7 @@ TEST_F(NcclFailure, AHangingCollectiveIsNamed) {
 }
 
 // NCCL frees a communicator when no graph refers to it any more, and not before the device has finished the others.
-TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotHoldUpTheEnd) {
+TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotBlockShutdown) {
   fake().hang(1, 6);  // in the second replay
   std::atomic<int> came{0};
   run(
@@ -470,7 +470,7 @@ TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotHoldUpTheEnd) {
       [&came] { return came == 2 ? 1 : kAmple; });
 }
 
-TEST_F(NcclFailure, AnAsynchronousErrorEndsAllRanks) {
+TEST_F(NcclFailure, AsynchronousErrorEndsAllRanks) {
   for (const bool captured : {false, true}) {
     fake().fail_asynchronously(1, 4, ncclSystemError);
     const auto all = ends([](int, int) {}, captured);
@@ -479,7 +479,7 @@ TEST_F(NcclFailure, AnAsynchronousErrorEndsAllRanks) {
   }
 }
 
-TEST_F(NcclFailure, InitialisationThatFailsIsNamed) {
+TEST_F(NcclFailure, FailedInitializationIsNamed) {
   for (const char* function : {"ncclGetUniqueId", "ncclCommInitRank"}) {
     emu::fail_next(function, 1, ncclSystemError);
     try {

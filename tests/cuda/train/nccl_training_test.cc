@@ -250,7 +250,7 @@ TEST_F(NcclTraining, LossesMatchOneRank) {
 }
 
 // Sends overlap compute in separate streams; also with tensor parallelism and sharded gradients.
-TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
+TEST_F(NcclTraining, PipelineStagesMatchOneRank) {
   const Setting one{.kv_heads = 2, .layers = 4};
   const Curve want = train(one);
   for (const auto& [schedule, stages, shards, tensor] : {std::tuple{PipelineSchedule::one_f_one_b, 4, 1, 1},
@@ -267,7 +267,7 @@ TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
 }
 
 // Stages send while block inputs are copied.
-TEST_F(NcclTraining, BlockInputsInHostMemoryKeepTheBitsOfAPipeline) {
+TEST_F(NcclTraining, OffloadedBlockInputsOfAPipelineAreBitExact) {
   Setting s{.accumulation = 3, .recompute = RecomputeGranularity::full, .layers = 4, .stages = 2};
   const Curve want = train(s);
   s.offload_inputs = true;
@@ -275,7 +275,7 @@ TEST_F(NcclTraining, BlockInputsInHostMemoryKeepTheBitsOfAPipeline) {
 }
 
 // Also if matrices are exchanged, or norms summed, between the passes that load moments and master weights.
-TEST_F(NcclTraining, OffloadKeepsTheBits) {
+TEST_F(NcclTraining, OffloadIsBitExact) {
   for (const auto& [rule, stage] : {std::pair{RuleName::muon, 3}, {RuleName::lamb, 1}}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = stage, .rule = rule};
     const Curve want = train(s);
@@ -285,7 +285,7 @@ TEST_F(NcclTraining, OffloadKeepsTheBits) {
 }
 
 // Shards are loaded from host memory before the all-gather, and gradients return there after the reduce-scatter.
-TEST_F(NcclTraining, ShardsInHostMemoryKeepTheBits) {
+TEST_F(NcclTraining, OffloadedShardsAreBitExact) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2};
   const Curve want = train(s);
   s.offload = 512, s.host_units = 100;
@@ -293,7 +293,7 @@ TEST_F(NcclTraining, ShardsInHostMemoryKeepTheBits) {
 }
 
 // Steps with uncompressed gradients and those with compressed momentum are two graphs.
-TEST_F(NcclTraining, WorkersThatCompressMomentum) {
+TEST_F(NcclTraining, OneBitMomentumIsBitExactInGraphs) {
   Setting s{.rule = RuleName::onebit_adam, .workers = 3, .freeze = 3};
   const Curve captured = train(s, 8);
   Setting eager = s;
@@ -314,7 +314,7 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
 }
 
 // Gradients and weights in 4 bits, with copies also in 8: sums and all-gathers overlap compute and are captured.
-TEST_F(NcclTraining, PackedGradientsAndWeights) {
+TEST_F(NcclTraining, FourBitGradientsAndWeightsAreBitExactInGraphs) {
   for (const auto& [replicas, shards, stage] : {std::tuple{1, 3, 1}, {2, 2, 2}}) {
     Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage, .accumulation = 2};
     const Curve whole = train(s);
@@ -329,7 +329,7 @@ TEST_F(NcclTraining, PackedGradientsAndWeights) {
 }
 
 // Deltas sent on a stream of their own while graphs of steps are replayed have the bits of deltas sent at once.
-TEST_F(NcclTraining, DeltasOfWorkersOverlapSteps) {
+TEST_F(NcclTraining, DeltasOverlappedWithStepsAreBitExact) {
   for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
     Setting s{.workers = 2, .outer = {.steps = 3, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = deltas}};
     const Curve beside = train(s, 7);
@@ -342,7 +342,7 @@ TEST_F(NcclTraining, DeltasOfWorkersOverlapSteps) {
 }
 
 // FP8 all-gather: one byte per weight of the blocks instead of two, with the same bits.
-TEST_F(NcclTraining, GatheredQuantizedWeightsHaveTheBitsOf16) {
+TEST_F(NcclTraining, Fp8AllGatherIsBitExact) {
   for (const auto& [precision, stage] : {std::pair{"fp8_tensorwise", 1}, {"fp8_blockwise", 3}, {"nvfp4", 3}}) {
     Setting s{.precision = precision, .shards = 3, .stage = stage, .length = 8};
     const Curve quantized = train(s);
@@ -352,7 +352,7 @@ TEST_F(NcclTraining, GatheredQuantizedWeightsHaveTheBitsOf16) {
 }
 
 // Quantizes parts of matrices, and rows that are all-gathered first.
-TEST_F(NcclTraining, LowPrecisionOnTensorAndSequenceParallelRanks) {
+TEST_F(NcclTraining, LowPrecisionMatchesOneRankOnTensorAndSequenceParallelRanks) {
   for (const auto& [precision, tensor, context] :
        {std::tuple{"fp8_tensorwise", 2, 1}, {"fp8_delayed", 2, 1}, {"fp8_blockwise", 1, 2}}) {
     Setting s{.precision = precision, .length = 8, .kv_heads = 2};
@@ -369,7 +369,7 @@ TEST_F(NcclTraining, LowPrecisionOnTensorAndSequenceParallelRanks) {
 }
 
 // K and V of other ranks are all-gathered, or passed hop by hop, overlapped with attention to the previous ones.
-TEST_F(NcclTraining, RanksThatShareSequences) {
+TEST_F(NcclTraining, ContextParallelRanksMatchOneRank) {
   for (const auto& [type, context, shards] : {std::tuple{ModelType::llama, 4, 1}, {ModelType::gpt2, 2, 2}}) {
     const Curve want = train({.type = type, .length = 16}, 2);
     for (const bool ring : {false, true}) {
@@ -384,7 +384,7 @@ TEST_F(NcclTraining, RanksThatShareSequences) {
 }
 
 // Rows are sent to the ranks of their experts and back within captured graphs.
-TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
+TEST_F(NcclTraining, ExpertParallelRanksMatchOneRank) {
   const Curve want = train({.type = ModelType::dots1, .length = 8}, 2);
   for (const auto& [replicas, shards, stage] : {std::tuple{1, 2, 1}, {2, 2, 0}, {1, 4, 3}}) {
     Setting s{.type = ModelType::dots1, .replicas = replicas, .shards = shards, .stage = stage, .length = 8};
@@ -395,7 +395,7 @@ TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
 
 // The all-reduces of losses, embeddings and GEMMs agree on all ranks of a group; also with sharding and context
 // parallelism.
-TEST_F(NcclTraining, TensorParallelRanks) {
+TEST_F(NcclTraining, TensorParallelRanksMatchOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Curve want = train({.type = type, .length = 8, .kv_heads = 2}, 2);
     for (const bool sequence : {false, true})
@@ -410,7 +410,7 @@ TEST_F(NcclTraining, TensorParallelRanks) {
 
 // All-reduces that overlap GEMMs, or follow them. Head sizes for which a GEMM can fuse RoPE, with rows that come in
 // pieces, or not.
-TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
+TEST_F(NcclTraining, TensorParallelGemmsAreBitExact) {
   for (const bool sequence : {false, true}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
     s.tensor = s.kv_heads = 2, s.sequence = sequence;
@@ -424,7 +424,7 @@ TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Checks the communicators of all groups.
-TEST_F(NcclTraining, WhatIsSentIsInRegisteredMemory) {
+TEST_F(NcclTraining, CollectivesUseRegisteredMemory) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .rule = RuleName::normuon, .length = 8};
   s.tensor = s.kv_heads = 2, s.sequence = true;
   const int64_t before = fake().calls_outside_registered_memory();
@@ -434,7 +434,7 @@ TEST_F(NcclTraining, WhatIsSentIsInRegisteredMemory) {
 #endif
 
 // Leaves out, in turn, each call of a micro-batch: the embedding, all blocks, the loss, and the same in backward.
-TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
+TEST_F(NcclTraining, SkippedCallIsDetected) {
   for (const bool sequence : {false, true}) {
     Setting s{.type = ModelType::gpt2, .graphs = false, .length = 8};
     s.sequence = sequence;
@@ -453,7 +453,7 @@ TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
 }
 
 // NCCL's max of a number and NaN is the number.
-TEST_F(NcclTraining, ARankWithoutDataSpoilsTheStepOfItsGroup) {
+TEST_F(NcclTraining, RankWithoutDataInvalidatesTheStepOfItsGroup) {
   std::atomic<int> skipped{0};
   run(4, [&](Rank& rank, Communicator& hosts) {
     Setting s{.shards = 2, .stage = 1, .length = 8};
@@ -473,7 +473,7 @@ TEST_F(NcclTraining, ARankWithoutDataSpoilsTheStepOfItsGroup) {
   EXPECT_EQ(skipped, 4);
 }
 
-TEST_F(NcclTraining, GraphsChangeNoBit) {
+TEST_F(NcclTraining, GraphsAreBitExact) {
   for (const auto& [replicas, shards, stage] : layouts()) {
     Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage};
     const Curve captured = train(s);
@@ -482,7 +482,7 @@ TEST_F(NcclTraining, GraphsChangeNoBit) {
   }
 }
 
-TEST_F(NcclTraining, InvariantSumsAreBitEqualOnAnyRanks) {
+TEST_F(NcclTraining, RankInvariantSumsAreBitExactOnAnyRanks) {
   Setting s{.precision = "bf16", .leaves = 4};
   const Curve want = train(s);
   for (const auto& [replicas, shards, stage] : layouts()) {
@@ -492,7 +492,7 @@ TEST_F(NcclTraining, InvariantSumsAreBitEqualOnAnyRanks) {
 }
 
 // Matrices are sent to their owners and updates back on another stream than the GEMMs between.
-TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
+TEST_F(NcclTraining, WholeMatrixOptimizersAreBitExactOnAnyRanks) {
   Setting s{.precision = "bf16", .leaves = 4, .rule = RuleName::normuon};
   const Curve want = train(s, 2);
   for (const auto& [replicas, shards, stage] : {Layout{1, 4, 2}, Layout{2, 2, 3}}) {
@@ -503,7 +503,7 @@ TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
 }
 
 // Parts of a matrix, also from tensor-parallel ranks, are sent over the communicator of all ranks.
-TEST_F(NcclTraining, WholeMatricesFromTensorParallelParts) {
+TEST_F(NcclTraining, WholeMatrixOptimizersMatchOneRankWithTensorParallelism) {
   Setting s{.rule = RuleName::normuon, .length = 8};
   const Curve want = train(s, 3);
   s.shards = s.tensor = 2, s.stage = 3, s.sequence = true;  // both ranks have the single KV head
@@ -512,7 +512,7 @@ TEST_F(NcclTraining, WholeMatricesFromTensorParallelParts) {
   EXPECT_EQ(captured, train(s, 3)) << s.name();
 }
 
-TEST_F(NcclTraining, ManyStepsInBf16) {
+TEST_F(NcclTraining, ManyBf16StepsMatchOneRank) {
 #ifdef ATHANOR_EMULATED_GPU
   constexpr int64_t kMany = 5;
 #else
@@ -524,7 +524,7 @@ TEST_F(NcclTraining, ManyStepsInBf16) {
 }
 
 // bf16 gradients are sent as such, through planned scratch memory, and are summed on the stream of collectives.
-TEST_F(NcclTraining, GradientsInBf16) {
+TEST_F(NcclTraining, Bf16GradientsMatchOneRank) {
   const Curve want = train({.precision = "bf16", .gradients = DType::bf16});
   for (const auto& [replicas, shards, stage] : layouts()) {
     Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage, .gradients = DType::bf16};
@@ -539,7 +539,7 @@ TEST_F(NcclTraining, GradientsInBf16) {
 }
 
 // Other ranks notice in the middle of captured steps; nothing in the engine waits forever.
-TEST_F(NcclTraining, ARankThatFailsEndsTheRunOfAll) {
+TEST_F(NcclTraining, FailedRankEndsTheRunOfAll) {
   std::atomic<int> lost{0};
   EXPECT_THROW(run(3,
                    [&](Rank& rank, Communicator&) {

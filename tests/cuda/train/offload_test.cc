@@ -76,7 +76,7 @@ Outcome train(const EngineOptions& o) {
   return out;
 }
 
-TEST(OffloadOnGpu, KeepsTheBits) {
+TEST(OffloadOnGpu, IsBitExact) {
   for (const auto& [rule, master] : {std::pair{RuleName::adamw, DType::i16}, std::pair{RuleName::adamw, DType::f32},
                                      std::pair{RuleName::muon, DType::i16}, std::pair{RuleName::lamb, DType::f32}}) {
     const Outcome want = train(options(rule, master, 0));
@@ -89,7 +89,7 @@ TEST(OffloadOnGpu, KeepsTheBits) {
 
 #ifdef ATHANOR_EMULATED_GPU
 // Copies start as late, or as early, as their waits allow.
-TEST(OffloadOnGpu, WaitsForWhatItBringsAndTakesBack) {
+TEST(OffloadOnGpu, WaitsForItsCopiesInBothDirections) {
   const Outcome want = train(options(RuleName::adamw, DType::i16, 0));
   for (const emu::Schedule schedule : {emu::Schedule::kLate, emu::Schedule::kAtOnce}) {
     emu::set_schedule(schedule);
@@ -99,7 +99,7 @@ TEST(OffloadOnGpu, WaitsForWhatItBringsAndTakesBack) {
 }
 
 // A block's input is not overwritten before it is copied out, nor read before it is copied back.
-TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
+TEST(OffloadOnGpu, BlockInputsInHostMemoryAreBitExact) {
   EngineOptions o = options(RuleName::adamw, DType::f32, 0);
   o.recompute = {.granularity = Recompute::Granularity::full};
   const Outcome want = train(o);
@@ -115,7 +115,7 @@ TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
 
 // A unit's weights are not read before they arrive, nor overwritten in use; gradients are complete when they are copied
 // out, and back before the next micro-batch adds to them.
-TEST(OffloadOnGpu, UnitsInHostMemoryKeepTheBits) {
+TEST(OffloadOnGpu, UnitsInHostMemoryAreBitExact) {
   EngineOptions o = options(RuleName::adamw, DType::i16, 0);
   o.recompute = {.granularity = Recompute::Granularity::full};
   o.global_batch_size = 2;
@@ -181,7 +181,7 @@ TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
   emu::set_memory_limit(emu::gpu_h200().memory_bytes);
 }
 
-TEST(OffloadOnGpu, SaysThatTheSystemRefusesPinnedMemory) {
+TEST(OffloadOnGpu, ReportsRefusedPinnedMemory) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options(RuleName::adamw, DType::f32, 1024), rig.backend());
   engine.memory();
@@ -198,7 +198,7 @@ TEST(OffloadOnGpu, SaysThatTheSystemRefusesPinnedMemory) {
 #endif
 
 // Saved from host memory and loaded into it, and the reverse.
-TEST(OffloadOnGpu, CheckpointsGoOnEitherWay) {
+TEST(OffloadOnGpu, CheckpointsResumeWithAndWithoutOffload) {
   const testing::TempDir dir;
   const auto run = [&](int64_t stretch, const std::string& load, const std::string& save) {
     Rig rig;

@@ -105,13 +105,13 @@ TEST_F(Profiles, EveryOpHasItsKernelsWithAndWithoutGraphs) {
 #endif
 }
 
-TEST_F(Profiles, AnotherCanBeOpenedAfterTheFirst) {
+TEST_F(Profiles, SecondProfilerCanBeOpenedAfterTheFirst) {
   for (int i = 0; i < 2; ++i) EXPECT_NE(make_cuda_profiler(), nullptr);
 }
 
 #ifdef ATHANOR_EMULATED_GPU
 
-TEST_F(Profiles, CallsThatFailAtTheStartAreNamed) {
+TEST_F(Profiles, CallsThatFailAtStartupAreNamed) {
   for (const char* call :
        {"cuptiSubscribe", "cuptiEnableCallback", "cuptiActivityRegisterCallbacks", "cuptiActivityEnable"}) {
     emu::fail_next(call, 1, 39);  // CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
@@ -123,7 +123,7 @@ TEST_F(Profiles, CallsThatFailAtTheStartAreNamed) {
   }
 }
 
-TEST_F(Profiles, CallsThatFailLaterCostTheProfileAndNotTheRun) {
+TEST_F(Profiles, LaterFailuresEndTheProfileAndNotTheRun) {
   for (const char* call :
        {"cuptiActivityFlushAll", "cuptiActivityGetNextRecord", "cuptiActivityGetNumDroppedRecords",
         "cuptiActivityPushExternalCorrelationId", "cuptiActivityPopExternalCorrelationId", "cuptiGetGraphNodeId"}) {
