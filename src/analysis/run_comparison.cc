@@ -75,7 +75,7 @@ void find_alarms(RunComparison& report) {
   for (const QuantizedCourse& q : report.operands) {
     rounding(q, "saturate", q.worst_saturated, report.limits.saturated);
     rounding(q, "underflow to zero", q.worst_underflowed, report.limits.underflowed);
-    if (!std::isfinite(q.largest))
+    if (!std::isfinite(q.amax))
       report.alarms.push_back(cat(q.layer, " ", q.operand, " (", q.dtype, "): held Inf or NaN"));
   }
 }
@@ -90,7 +90,7 @@ std::vector<QuantizedCourse> quantized_courses(const RunRecords& run) {
     if (is_new) all.push_back({.layer = m.layer, .operand = m.operand, .dtype = m.dtype, .records = {}});
     QuantizedCourse& q = all[place->second];
     q.values += m.values, q.saturated += m.saturated, q.underflowed += m.underflowed;
-    q.largest = larger(q.largest, m.largest);
+    q.amax = larger(q.amax, m.amax);
     q.worst_saturated = std::max(q.worst_saturated, share(m.saturated, m.values));
     q.worst_underflowed = std::max(q.worst_underflowed, share(m.underflowed, m.values));
     q.records.push_back(m);
@@ -105,7 +105,7 @@ std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>& cour
     if (sum == sums.end()) sum = sums.insert(sum, {.layer = q.layer, .operand = q.operand, .dtype = q.dtype});
     if (q.worst_underflowed > sum->worst_underflowed) sum->layer = q.layer;
     sum->values += q.values, sum->saturated += q.saturated, sum->underflowed += q.underflowed;
-    sum->largest = larger(sum->largest, q.largest);
+    sum->amax = larger(sum->amax, q.amax);
     sum->worst_saturated = std::max(sum->worst_saturated, q.worst_saturated);
     sum->worst_underflowed = std::max(sum->worst_underflowed, q.worst_underflowed);
   }
@@ -150,14 +150,14 @@ std::string comparison_json(const RunComparison& report) {
       course.push_back({{"step", m.step},
                         {"saturated", share(m.saturated, m.values)},
                         {"underflowed", share(m.underflowed, m.values)},
-                        {"largest", m.largest}});
+                        {"amax", m.amax}});
     json["operands"].push_back({{"layer", q.layer},
                                 {"operand", q.operand},
                                 {"dtype", q.dtype},
                                 {"values", q.values},
                                 {"saturated", q.saturated_share()},
                                 {"underflowed", q.underflowed_share()},
-                                {"largest", q.largest},
+                                {"amax", q.amax},
                                 {"course", std::move(course)}});
   }
   return json_text(json, 1) + "\n";
@@ -180,11 +180,11 @@ std::string comparison_summary(const RunComparison& report) {
                 report.valid_gap);
   if (report.operands.empty()) return text;
   std::snprintf(line, sizeof line, "\n%-10s %-8s %10s %11s %10s  %s\n", "operand", "dtype", "saturated", "underflowed",
-                "largest", "most underflowed in a record");
+                "amax", "most underflowed in a record");
   text += line;
   for (const QuantizedCourse& q : by_operand(report.operands)) {
     std::snprintf(line, sizeof line, "%-10s %-8s %9.4f%% %10.4f%% %10.4g  %.4f%% %s\n", q.operand.c_str(),
-                  q.dtype.c_str(), 100 * q.saturated_share(), 100 * q.underflowed_share(), q.largest,
+                  q.dtype.c_str(), 100 * q.saturated_share(), 100 * q.underflowed_share(), q.amax,
                   100 * q.worst_underflowed, q.layer.c_str());
     text += line;
   }

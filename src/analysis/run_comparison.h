@@ -10,7 +10,7 @@ struct QuantizedCourse {
   std::string layer, operand, dtype;
   std::vector<QuantizedMetrics> records;  // in order of steps
   int64_t values = 0, saturated = 0, underflowed = 0;
-  double largest = 0;                                 // maximum amax; NaN if one was NaN
+  double amax = 0;                                    // maximum amax; NaN if one was NaN
   double worst_saturated = 0, worst_underflowed = 0;  // fractions of values, in the worst record
   double saturated_share() const { return values ? double(saturated) / double(values) : 0; }
   double underflowed_share() const { return values ? double(underflowed) / double(values) : 0; }

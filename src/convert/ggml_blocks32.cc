@@ -63,9 +63,9 @@ float mean_square_of(std::span<const float> row) {
 template <int kBits>
 float by_extreme(std::span<const float> x, Quants& q) {
   constexpr int limit = 1 << (kBits - 1);
-  float largest = 0, extreme = 0;
+  float amax = 0, extreme = 0;
   for (const float value : x)
-    if (largest < std::fabs(value)) largest = std::fabs(value), extreme = value;
+    if (amax < std::fabs(value)) amax = std::fabs(value), extreme = value;
   const float scale = extreme / -float(limit), inverse = scale != 0 ? 1.0f / scale : 0.0f;
   for (size_t j = 0; j < q.size(); ++j)
     q[j] = uint8_t(std::min(2 * limit - 1, truncated(x[j] * inverse + (float(limit) + 0.5f))));
@@ -154,9 +154,9 @@ void quantize_q5_1(std::span<const float> row, std::span<const float> importance
 }
 void quantize_q8_0(std::span<const float> row, std::span<const float> /*importance*/, std::byte* out) {
   for (size_t at = 0; at < row.size(); at += size_t(kBlock32), out += kBlock32 + 2) {
-    float largest = 0;
-    for (size_t j = 0; j < size_t(kBlock32); ++j) largest = std::max(largest, std::fabs(row[at + j]));
-    const float scale = largest / 127, inverse = scale != 0 ? 1.0f / scale : 0.0f;
+    float amax = 0;
+    for (size_t j = 0; j < size_t(kBlock32); ++j) amax = std::max(amax, std::fabs(row[at + j]));
+    const float scale = amax / 127, inverse = scale != 0 ? 1.0f / scale : 0.0f;
     put_half(scale, out);
     for (size_t j = 0; j < size_t(kBlock32); ++j)
       out[2 + j] = std::byte(uint8_t(int8_t(truncated(std::round(row[at + j] * inverse)))));

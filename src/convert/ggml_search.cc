@@ -15,10 +15,10 @@ struct Fit {
 }  // namespace
 
 float search_symmetric(std::span<const float> x, std::span<const float> weights, int limit, uint8_t* q) {
-  float extreme = 0, largest = 0;
+  float extreme = 0, amax = 0;
   for (const float value : x)
-    if (std::fabs(value) > largest) largest = std::fabs(value), extreme = value;
-  if (largest < kAllZero) {
+    if (std::fabs(value) > amax) amax = std::fabs(value), extreme = value;
+  if (amax < kAllZero) {
     std::fill_n(q, x.size(), uint8_t{0});
     return 0;
   }

@@ -19,9 +19,9 @@ Square permuted(const Square& h, const std::vector<int64_t>& order) {
 }
 
 float scale_of(const float* w, int64_t count, int bits) {
-  float largest = 0;
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(w[i]));
-  const float scale = to_float(from_float<f16>((largest > 0 ? 2 * largest : 2.0f) / float((1 << bits) - 1)));
+  float amax = 0;
+  for (int64_t i = 0; i < count; ++i) amax = std::max(amax, std::fabs(w[i]));
+  const float scale = to_float(from_float<f16>((amax > 0 ? 2 * amax : 2.0f) / float((1 << bits) - 1)));
   return scale > 0 ? scale : 0x1p-24f;  // smallest positive f16
 }
 

@@ -18,9 +18,9 @@ int64_t words_of(int64_t columns, IntGroups g) { return (columns * g.bits + 31) 
 // The scale maps the group's amax to half the range of the integers (7.5 for 4 bits) and is rounded to bf16, as stored
 // in the file. A group of zeros gets the epsilon of bf16, as in the compressed-tensors library.
 float scale_of(std::span<const float> values, IntGroups g) {
-  float largest = 0;
-  for (const float x : values) largest = std::max(largest, std::fabs(x));
-  const float scale = to_float(from_float<bf16>(largest / (float((1 << g.bits) - 1) / 2)));
+  float amax = 0;
+  for (const float x : values) amax = std::max(amax, std::fabs(x));
+  const float scale = to_float(from_float<bf16>(amax / (float((1 << g.bits) - 1) / 2)));
   return scale == 0 ? 0.0078125f : scale;
 }
 

@@ -40,8 +40,7 @@ void QuantizedState::plan(MemoryPlan& plan, bool keep_quantized, bool statistics
     plan.add(MemoryKind::inputs, "amax of the step", DType::f32, {count, int64_t(kMatrices)}, &step_amax_);
   }
   if (in_turns && (recipe_.rule(Operand::forward_x).by_amax() || recipe_.rule(Operand::input_dy).by_amax()))
-    plan.add(MemoryKind::inputs, "largest magnitudes of inputs and gradients", DType::f32, {count, int64_t(kMatrices)},
-             &amax_);
+    plan.add(MemoryKind::inputs, "amax of inputs and gradients", DType::f32, {count, int64_t(kMatrices)}, &amax_);
   if (!keep_quantized) return;
   kept_.resize(size_t(count) * kOperands);
   for (int id = 0; id < int(count); ++id) {
@@ -113,8 +112,8 @@ void QuantizedState::quantize_weights(Ctx& c) const {
 // Scales follow from the amax of whole blocks, but a rank may have only parts of a block: ranks max-reduce the amax of
 // their parts, then each rank quantizes its own part.
 void QuantizedState::quantize_shards(Ctx& c) const {
-  const Buffer found = c.alloc("largest magnitudes of weights", DType::f32, {found_});
-  const auto largest_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
+  const Buffer found = c.alloc("amax of weights", DType::f32, {found_});
+  const auto amax_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
   const auto of_all = [&](const Gathered& g) { return g.four_bits ? found.t.slice(g.all(), g.all() + 1) : Tensor{}; };
   const auto each_part = [&](const auto& run) {
     for (const Gathered& g : gathered_) {
@@ -128,7 +127,7 @@ void QuantizedState::quantize_shards(Ctx& c) const {
   };
   c.run(Fill{.x = found.t});
   each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor&) {
-    c.run(AmaxOfPart{.amax = largest_of(g).view(part.grid()), .of_all = of_all(g), .x = x, .part = part});
+    c.run(AmaxOfPart{.amax = amax_of(g).view(part.grid()), .of_all = of_all(g), .x = x, .part = part});
   });
   c.all_reduce(c.mesh.shards(), found.t, Reduce::max);
 
@@ -138,7 +137,7 @@ void QuantizedState::quantize_shards(Ctx& c) const {
     const Quantize whole = layer.quantize(c, Operand::forward_w, {}, {});
     c.run(QuantizePart{.quantized = {quantized.data, layer.rule(Operand::forward_w).quantized, quantized.shape},
                        .x = x,
-                       .amax = largest_of(g).view(part.grid()),
+                       .amax = amax_of(g).view(part.grid()),
                        .of_all = of_all(g),
                        .factor = whole.factor,
                        .statistics = counts ? whole.statistics : Tensor{},
@@ -153,7 +152,7 @@ void QuantizedState::quantize_shards(Ctx& c) const {
     const Shape rows{g.whole.grid().numel(), 1};
     kept.data = {quantized.t.data, kept.data.dtype, rows};
     kept.scales = kept.scales.view(rows);
-    Quantize op = layer.quantize(c, Operand::forward_w, largest_of(g).view(rows), kept);
+    Quantize op = layer.quantize(c, Operand::forward_w, amax_of(g).view(rows), kept);
     op.statistics = {};
     if (g.whole.blocks != Blocks{}) op.blocks = {1, g.four_bits ? 16 : 0};
     c.run(op);

@@ -133,7 +133,7 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
      "", false, &Q::values},
     {"saturated", "", "of these, values that saturated", "", false, &Q::saturated},
     {"underflowed", "", "of these, values quantized to zero", "", false, &Q::underflowed},
-    {"largest", "", "amax over all values", "", false, &Q::largest},
+    {"amax", "", "amax over all values", "", false, &Q::amax},
     {"time", "s", "Unix time", "", false, &Q::time},
 }};
 

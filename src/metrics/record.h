@@ -94,7 +94,7 @@ struct QuantizedMetrics {
   int64_t values = 0;       // number of non-zero values
   int64_t saturated = 0;    // values that saturated
   int64_t underflowed = 0;  // values that were quantized to zero
-  double largest = 0;       // amax
+  double amax = 0;          // amax
   double time = 0;          // Unix seconds; 0: MetricFanOut fills it
 };
 

@@ -116,6 +116,8 @@ bool parse_record(std::string_view line, RunRecords& into) {
   }
   if (name == "quantized") {
     into.quantized.push_back(record_of<QuantizedMetrics>(json, quantized_fields()));
+    if (const auto former = json.find("largest"); former != json.end() && !json.contains("amax"))
+      into.quantized.back().amax = number_of(json, *former, "largest");  // its name in logs of earlier versions
     return true;
   }
   if (name == "routing") {

@@ -12,9 +12,11 @@ namespace {
 struct Pass {
   double compute, in, waited, out, grows = 0;
   double exposed() const { return waited + std::max(0.0, std::max(in + grows - waited, out) - compute); }
+  // Smallest multiple of the micro-batch that hides the copies of both directions.
   double hides() const {
-    const double fixed = std::max(in - waited, out), each = compute - grows;
-    return fixed <= 0 ? 0 : each > 0 ? fixed / each : INFINITY;
+    const double behind = in - waited, each = compute - grows;
+    const double incoming = behind <= 0 ? 0 : each > 0 ? behind / each : INFINITY;
+    return std::max(incoming, out > 0 ? out / compute : 0);
   }
 };
 

@@ -34,7 +34,7 @@ QuantizedMetrics counted(int64_t step, const char* layer, const char* operand, i
           .values = 1000,
           .saturated = saturated,
           .underflowed = underflowed,
-          .largest = double(step)};
+          .amax = double(step)};
 }
 
 TEST(RunComparison, FindsLossGaps) {
@@ -77,7 +77,7 @@ TEST(RunComparison, ReportsTheWorstRecordPerMatrix) {
   EXPECT_EQ(courses[0].values, 2000);
   EXPECT_EQ(courses[0].underflowed_share(), 0.4);
   EXPECT_EQ(courses[0].worst_underflowed, 0.7);
-  EXPECT_EQ(courses[0].largest, 20);
+  EXPECT_EQ(courses[0].amax, 20);
   const std::vector<QuantizedCourse> sums = by_operand(courses);
   ASSERT_EQ(sums.size(), 2u);
   EXPECT_EQ(sums[0].operand, "forward_x");
@@ -89,7 +89,7 @@ TEST(RunComparison, ReportsTheWorstRecordPerMatrix) {
   EXPECT_EQ(report.alarms[0], "h.0 forward_x (f8_e4m3): up to 70.0% of the values underflow to zero, above 50.0%");
   EXPECT_EQ(report.alarms[1], "h.1 forward_x (f8_e4m3): up to 0.2% of the values saturate, above 0.1%");
   EXPECT_TRUE(compare_runs(run, run_of("bf16", 60, 1), {.saturated = 0.01, .underflowed = 0.8}).alarms.empty());
-  run.quantized.back().largest = INFINITY;
+  run.quantized.back().amax = INFINITY;
   EXPECT_EQ(compare_runs(run, run_of("bf16", 60, 1), {.saturated = 1, .underflowed = 1}).alarms.at(0),
             "h.1 forward_x (f8_e4m3): held Inf or NaN");
 }
@@ -103,7 +103,7 @@ TEST(RunComparison, WritesJsonAndASummary) {
   EXPECT_NEAR(json["steps"][59]["gap"].get<double>(), 0.001, 1e-9);
   EXPECT_NEAR(json["valid"]["gap"].get<double>(), 0.001, 1e-9);
   EXPECT_EQ(json["operands"][0]["underflowed"], 0.1);
-  EXPECT_EQ(json["operands"][0]["course"][0]["largest"], 60);
+  EXPECT_EQ(json["operands"][0]["course"][0]["amax"], 60);
   EXPECT_TRUE(json["alarms"].empty());
   const std::string text = comparison_summary(report);
   for (const char* part : {"held out, step 60", "+0.100%", "forward_x", "10.0000%"})

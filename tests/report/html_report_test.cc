@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/crypto.h"
 #include "metrics/jsonl.h"
@@ -118,6 +119,16 @@ TEST(RunRecords, SupersededStepsAreDropped) {
   EXPECT_TRUE(parse_record(R"({"event": "resume", "step": 4, "text": "", "supersedes_from": 5})", run));
   EXPECT_EQ(run.steps.size(), 4u);
   EXPECT_TRUE(run.evals.empty());
+}
+
+TEST(RunRecords, FormerNameOfAmaxIsRead) {
+  RunRecords run;
+  EXPECT_TRUE(parse_record(R"({"event": "quantized", "step": 1, "largest": 3})", run));
+  EXPECT_TRUE(parse_record(R"({"event": "quantized", "step": 2, "largest": null, "largest_nonfinite": "inf"})", run));
+  EXPECT_TRUE(parse_record(R"({"event": "quantized", "step": 3, "amax": 5})", run));
+  EXPECT_EQ(run.quantized[0].amax, 3);
+  EXPECT_EQ(run.quantized[1].amax, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(run.quantized[2].amax, 5);
 }
 
 TEST(RunRecords, DamagedLinesAreCountedAndIgnored) {
