@@ -5,7 +5,8 @@ usage: check_layers.py [REPOSITORY]
 - A file of src/<folder>/ includes only from its folder and from those that the folder's athanor_library(...) line names,
   directly or through others.
 - Third-party headers are included by .cc files only; NCCL and CUDA headers only where the table below says.
-- Axes of the process mesh are named where the table below says; all others ask Placement and the mesh's groups.
+- Axes of the process mesh are named, except in texts, where the table below says; all others ask Placement and the mesh's
+  groups.
 - Files stay below 600 lines (.cu: 800) and open with a comment or an include; a header has #pragma once.
 """
 import re
@@ -84,7 +85,7 @@ def check_file(path, source_root, allowed, complain):
         complain(path, 1, f"src/{folder} is declared by no athanor_library line")
         return
     for number, line in enumerate(lines, 1):
-        named = inside not in MAY_NAME_AXES and AXES.search(line)
+        named = inside not in MAY_NAME_AXES and AXES.search(re.sub(r'"(?:[^"\\]|\\.)*"', '""', line))
         if named:
             complain(path, number, f"names an axis ({named[1]}): ask Placement, or ProcessMesh for a group of ranks")
         match = INCLUDE.match(line)

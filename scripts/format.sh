@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats C++ files as .clang-format says, or checks that they are.
+# Formats C++ and CUDA files as .clang-format says, or checks that they are.
 #
 # usage: scripts/format.sh [--check] [FILE...]      (default: all of src and tests)
 # Uses version 14 of clang-format, which scripts/setup.sh --tests installs: other versions lay code out differently.
@@ -28,7 +28,7 @@ formatter=$(find_formatter)
 [ -n "$formatter" ] || fail "no clang-format of version 14: run scripts/setup.sh --tests"
 
 if [ ${#files[@]} = 0 ]; then
-  mapfile -t files < <(find src tests -name '*.cc' -o -name '*.h' -o -name '*.inl' | sort)
+  mapfile -t files < <(find src tests -name '*.cc' -o -name '*.cu' -o -name '*.h' -o -name '*.inl' | sort)
 fi
 if [ -n "$check" ]; then
   printf '%s\n' "${files[@]}" | xargs -P "$(cores)" -n 20 "$formatter" --dry-run -Werror

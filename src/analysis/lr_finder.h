@@ -8,8 +8,8 @@ namespace athanor {
 
 class LrFinder {
  public:
-  static constexpr double kSmoothing = 0.98;  // decay of the loss average; as in PyTorch Lightning's lr_find, like the
-                                              // next constant
+  static constexpr double kSmoothing = 0.98;  // decay of the loss average; like kDiverged, from PyTorch Lightning's
+                                              // lr_find
   static constexpr double kDiverged = 4;      // the test ends when the smoothed loss exceeds this multiple of the best
   static constexpr size_t kSkippedFirst = 10, kSkippedLast = 1;  // points at either end that the suggestion ignores
 

@@ -1,8 +1,7 @@
 // Gradient noise scale B = tr(S) / |G|^2, where G is the mean gradient and S the covariance of single-token gradients:
-// batches much smaller than B lose no token efficiency, much larger ones gain nothing per step. Estimated from the
-// squared norms of the mean gradients of a small and a large batch; numerator and denominator are averaged over steps
-// separately.
-// [McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1]
+// batches much smaller than B lose no token efficiency, and batches much larger than B gain nothing per step. Estimated
+// from the squared norms of the mean gradients of a small and a large batch; numerator and denominator are averaged
+// over steps separately. [McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1]
 #pragma once
 #include <cmath>
 #include <optional>

@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-// Quantization statistics of one operand of a linear layer's GEMMs: totals over the run, and the individual records.
+// Quantization statistics of one operand of a linear layer's GEMMs: totals over the run, and the single records.
 struct QuantizedCourse {
   std::string layer, operand, dtype;
   std::vector<QuantizedMetrics> records;  // in order of steps

@@ -23,7 +23,7 @@ struct LossLaw {
 };
 
 // The laws of Hoffmann et al. 2022, approach 3, and of its re-fit by Besiroglu et al. 2024, which agrees with the other
-// two approaches of Hoffmann et al. and with how Chinchilla was trained.
+// two approaches of Hoffmann et al. and with the model size and number of tokens of Chinchilla.
 std::span<const LossLaw> loss_laws();
 
 // Kaplan et al. 2020, appendix A: N = 1.3e9 C^0.73, with C in PF-days and N without embeddings. Superseded: it scales

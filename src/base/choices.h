@@ -27,21 +27,21 @@ enum class RuleName : uint8_t {
 };
 // True for rules that stop all-reducing gradients over workers once the variance is frozen.
 constexpr bool compresses(RuleName rule) { return rule == RuleName::onebit_adam || rule == RuleName::onebit_lamb; }
-// What workers of local updates send each other: f32, or 4 bits per element (ops/packed_groups.h).
+// Format of the deltas that workers of local updates exchange: f32, or 4 bits per element (ops/packed_groups.h).
 enum class DeltaDtype : uint8_t { fp32, fp4 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };
 
-// FP8 format of gradients; automatic: the recipe's.
+// FP8 format of gradients; automatic: the format of the recipe.
 enum class GradientFormat : uint8_t { automatic, e5m2, e4m3 };
 
-// Weights of linear layers in a model that is only evaluated: as the precision says; int8 with activations quantized
-// row by row (ops/int8_gemm.h); or int8 with activation outliers kept in floating point.
+// Format of the weights of linear layers in a model that is only evaluated: as the precision says; int8 with
+// activations quantized row by row (ops/int8_gemm.h); or int8 with activation outliers kept in floating point.
 enum class InferenceWeights : uint8_t { as_precision, int8, llm_int8 };
 
-// Loss between a student's and its teacher's distribution: KL(teacher, student), KL(student, teacher), or the
-// difference of their sorted probabilities, which allows different tokenizers (ULD).
+// Distillation loss between the student's and the teacher's distribution: KL(teacher, student), KL(student, teacher),
+// or the difference of their sorted probabilities, which allows different tokenizers (ULD).
 enum class DistillLoss : uint8_t { kl, reverse_kl, uld };
 
 // Which weights pruning removes: the smallest, or the two smallest of every four consecutive ones; scope: ranked per
@@ -65,8 +65,8 @@ enum class StochasticDepthMode : uint8_t { linear, uniform };
 
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
-// How context-parallel ranks get each other's keys and values: gathered at once, or one rank after the other (ring
-// attention); automatic: whichever has the shorter modelled step.
+// How context-parallel ranks exchange keys and values: by an all-gather, or one rank after the other (ring attention);
+// automatic: whichever has the shorter modelled step.
 enum class ContextMethod : uint8_t { automatic, gather, ring };
 
 // Order in which a pipeline stage runs its micro-batches; see pipeline/program.h.

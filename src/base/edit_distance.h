@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-// Insertions, deletions, replacements and swaps of adjacent characters [Damerau 1964]; case is ignored.
+// Number of insertions, deletions, replacements and swaps of adjacent characters [Damerau 1964]; case is ignored.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace athanor

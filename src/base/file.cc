@@ -103,7 +103,7 @@ void sync_fd(const Fd& file, const std::string& path) {
 
 OutputFile open_tmp_for(const std::string& path) {
   const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
-  // A crashed process with the same id may have left its file: try the next number.
+  // A crashed process with the same id may have left a file of this name: try the next number.
   for (int k = 0;; ++k) {
     std::string tmp = cat(stem, k, ".tmp");
     if (k == 1000 || access(tmp.c_str(), F_OK) != 0) return OutputFile(std::move(tmp));
@@ -266,7 +266,7 @@ void make_new_dir(const std::string& path) {
 void make_dirs(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
-  // Such a path comes from a source that no shell has expanded; hardly anyone wants a folder of that name.
+  // The path comes from a source that no shell has expanded, and hardly anyone wants a folder named "~".
   if (path == "~" || path.starts_with("~/"))
     throw Error(
         cat("creating the folder ", path, ": no shell has replaced the ~ (as in --option=~/x); write $HOME, or ./",

@@ -55,11 +55,11 @@ bool lock_file(const Fd& file, const std::string& path, std::string_view what);
 
 // Raises the limit of open files to the hard limit; a soft limit of 1024 is common while the hard one is far higher.
 void raise_file_limit();
-// Raises the limit of open files as above; throws Error naming it if fewer than `more` further files can be opened.
-// what: the owner of the files, for the message.
+// Raises the limit of open files as above; throws Error naming the limit if fewer than `more` further files can be
+// opened. what: the owner of the files, for the message.
 void require_file_descriptors(int64_t more, std::string_view what);
 
-// These handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
+// The transfers below handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
 void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path);
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path);
 // Reads from the current position to the end; more than max_bytes is an Error, and is not stored.

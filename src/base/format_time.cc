@@ -7,7 +7,7 @@
 namespace athanor {
 
 std::string format_time(double unix_seconds, TimeZone zone) {
-  constexpr double kFirst = -62135510400, kLast = 253402214400;  // one day inside the years 1 to 9999
+  constexpr double kFirst = -62135510400, kLast = 253402214400;  // years 1 to 9999, less one day at each end
   if (!(unix_seconds >= kFirst && unix_seconds <= kLast)) return "-";
   const auto seconds = std::time_t(std::floor(unix_seconds));
   std::tm parts{};

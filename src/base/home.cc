@@ -9,7 +9,7 @@ namespace athanor {
 std::string expand_home(const std::string& path) {
   if (!path.starts_with('~')) return path;
   const size_t slash = path.find('/');
-  if (slash == std::string::npos && path.size() > 1) return path;  // a file name that starts with ~
+  if (slash == std::string::npos && path.size() > 1) return path;  // "~file": a file name that starts with ~
   const char* home = std::getenv("HOME");
   if (slash > 1 && path.size() > 1)
     throw Error(cat(path, ": only ~/ is read as a home folder, other users' are not; write the folder out, or ./", path,

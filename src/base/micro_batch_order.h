@@ -4,9 +4,9 @@
 
 namespace athanor {
 
-// Ranks take turns of `turn` consecutive micro-batches. A worker is a group of consecutive ranks, between which
-// gradients are summed but not with other workers; each worker has a contiguous part of a step's micro-batches. Its
-// sequences therefore do not depend on the number of ranks in it nor on the micro-batch size.
+// Ranks process micro-batches in rotation, `turn` consecutive ones each. A worker is a group of consecutive ranks that
+// sum their gradients with each other, but not with other workers; it processes a contiguous part of a step's
+// micro-batches. Its sequences therefore depend neither on its number of ranks nor on the micro-batch size.
 struct MicroBatchOrder {
   int rank = 0, world = 1;  // ranks, or groups of ranks, that process different sequences
   int64_t turn = 1;

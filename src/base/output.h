@@ -39,7 +39,7 @@ class Output {
   dev_t device_ = 0, rdev_ = 0;  // identity of the file at fd_ when it was last checked
   ino_t inode_ = 0;
   Way way_ = Way::direct;
-  Fd own_;  // the same file opened again with O_NONBLOCK, which must not be set on a file description that others share
+  Fd own_;  // this file reopened with O_NONBLOCK, which must not be set on a file description that others share
   std::string pending_;
   int64_t left_out_ = 0;
   bool stuck_ = false;  // the last call timed out

@@ -42,7 +42,7 @@ const void* load_plugin(const std::string& name, const char* entry, std::string*
     *why = cat(path.string(), " has no ", entry);
     return nullptr;
   }
-  *why = cat("no ", file, " in ATHANOR_PLUGIN_DIR, beside the program or in ../lib/athanor");
+  *why = cat("no ", file, " in ATHANOR_PLUGIN_DIR, next to the program or in ../lib/athanor");
   return nullptr;
 }
 

@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// The number that `text` starts with after blanks; empty if there is none or it overflows.
+// The number at the start of `text`, after blanks; empty if there is none or it overflows.
 std::optional<uint64_t> leading_number(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return std::nullopt;

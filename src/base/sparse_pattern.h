@@ -1,5 +1,5 @@
-// Which keys a query of sparse attention sees: the "fixed" pattern of Child et al. 2019, "Generating Long Sequences
-// with Sparse Transformers", sec. 4.3, one pattern for all heads, as FixedSparsityConfig of DeepSpeed has it
+// Visible keys of a query in sparse attention: the "fixed" pattern of Child et al. 2019, "Generating Long Sequences
+// with Sparse Transformers", sec. 4.3, with one pattern for all heads, as in DeepSpeed's FixedSparsityConfig
 // (unidirectional).
 #pragma once
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SparsePattern {
 
 constexpr int64_t kNoPosition = int64_t{1} << 62;  // beyond every position
 
-// First position whose query does not see the key at position k any more. Positions are at least 0.
+// First position whose query no longer sees the key at position k. Positions are at least 0.
 ATHANOR_HOST_DEVICE inline int64_t seen_until(const SparsePattern& p, int64_t k) {
   if (p.group == 0 || k % p.group >= p.group - p.summary) return kNoPosition;
   return k - k % p.group + p.group;
@@ -26,8 +26,8 @@ ATHANOR_HOST_DEVICE inline int64_t seen_until(const SparsePattern& p, int64_t k)
 struct PositionRange {
   int64_t first, last;  // [first, last)
 };
-// The first run, at or after position `from`, of keys that the query at position q or a later one sees. The run that
-// has q is endless, since each later key is visible to the query at its own position.
+// First range of keys, at or after position `from`, that the query at position q or a later query sees. The range that
+// contains q has no end, since each later key is visible to the query at its own position.
 inline PositionRange next_visible(const SparsePattern& p, int64_t q, int64_t from) {
   if (p.group == 0) return {from, kNoPosition};
   const int64_t own = q - q % p.group;  // begin of the query's group
@@ -37,8 +37,8 @@ inline PositionRange next_visible(const SparsePattern& p, int64_t q, int64_t fro
   return {first > from ? first : from, end == own ? kNoPosition : end};
 }
 
-// Query-key pairs that are visible within a sequence of t tokens, without the half of the diagonal: t^2 / 2 without a
-// pattern.
+// Number of visible query-key pairs in a sequence of t tokens; pairs on the diagonal count half, so it is t^2 / 2
+// without a pattern.
 inline double visible_pairs(const SparsePattern& p, int64_t t) {
   const double tokens = double(t);
   if (p.group == 0 || p.group >= t) return tokens * tokens / 2;

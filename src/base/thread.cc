@@ -16,7 +16,7 @@ std::string first_word(const std::string& path) {
   return word;
 }
 
-// Process limit of this process's cgroup (version 2, or version 1's pids controller); "": there is none.
+// Process limit of this process's cgroup (version 2, or version 1's pids controller); "" if there is none.
 std::string cgroup_limit() {
   std::ifstream in("/proc/self/cgroup");
   std::string line, least;

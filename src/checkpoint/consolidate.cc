@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 
-// Wraps a tensor of a weight file; its data is read while it is written.
+// Wraps a tensor of a weight file; its data is read only while it is written.
 CheckpointTensor tensor_of(const std::string& name, const WeightFiles::Place& place) {
   TensorData data = {
       .name = name, .dtype = place.entry->checked_dtype(), .shape = place.entry->checked_shape(), .pieces = {}};

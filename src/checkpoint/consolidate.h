@@ -4,7 +4,7 @@
 
 namespace athanor {
 
-// Verifies the checkpoint and writes it to root/step-N/ in the form that a single rank saves. Returns that folder.
+// Verifies the checkpoint and writes it to root/step-N/ in the form in which a single rank saves. Returns that folder.
 std::string consolidate_checkpoint(const std::string& folder, const std::string& root);
 
 }  // namespace athanor

@@ -31,7 +31,7 @@ std::string human_bytes(int64_t bytes) {
 
 using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell, two spaces apart.
+// Pads columns to the width of their widest cell, two spaces apart.
 std::string table(const std::vector<Row>& rows) {
   std::vector<size_t> width;
   for (const Row& row : rows) {
@@ -54,7 +54,7 @@ std::string bare(std::string_view text) {  // escaped and shortened like printab
 
 // Fraction of zeros among the values of a piece, as "12.5 %"; -0 counts, too.
 std::string share_of_zeros(const CheckpointReader& reader, const ManifestTensor& t) {
-  constexpr int64_t kBlock = int64_t{1} << 22;  // values in memory at once, or one row
+  constexpr int64_t kBlock = int64_t{1} << 22;  // maximum values in memory at once, unless one row has more
   const auto size = size_of(t.dtype);
   const bool is_float = t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16;
   const Shape piece = t.piece_shape();

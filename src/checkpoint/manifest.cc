@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kHead = "{\n \"xxh3\": \"";  // then 32 digits, kTail, and the checksummed rest
 constexpr std::string_view kTail = "\",";
-// Far more than a thousand ranks with thousands of tensors each need.
+// Upper bounds, far beyond the needs of a thousand ranks with thousands of tensors each.
 constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
 nlohmann::ordered_json dims(const Shape& s) {
@@ -32,7 +32,7 @@ nlohmann::ordered_json dims(const Shape& s) {
   return list;
 }
 
-// Reads the fields of one object; every failure says which object and field.
+// Reads the fields of one object; every error names the object and the field.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -16,7 +16,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 struct ManifestFile {
   std::string name;  // inside the folder, no slash
   int64_t bytes = 0;
-  std::string xxh3;  // 32 hex digits, of the whole file
+  std::string xxh3;  // checksum of the whole file, 32 hex digits
 };
 
 // A piece of a logical tensor: elements [begin, end) of every dimension of `shape`. All pieces of one name tile it.
@@ -48,9 +48,9 @@ std::string manifest_json(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& where);
 Manifest read_manifest(const std::string& dir);
 
-std::string utc_now();  // as `created`
+std::string utc_now();  // in the form of `created`
 
-// Whether a name is a valid file name in a folder: not empty, no slash, not hidden, no control characters.
+// True if a name is a valid file name in a folder: not empty, no slash, not hidden, no control characters.
 bool is_plain_file_name(std::string_view name);
 
 }  // namespace athanor

@@ -17,7 +17,7 @@ constexpr int64_t kMinPread = 4096;
 // Limits the pairwise disjointness check.
 constexpr size_t kMaxPieces = 16384;
 
-// Elements [begin, end) of every dimension.
+// A box: elements [begin, end) of every dimension.
 struct Box {
   Shape begin, end;
 

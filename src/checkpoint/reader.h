@@ -1,5 +1,5 @@
-// Reads logical tensors from a checkpoint, independent of the files and slices it was saved in, so a run may resume on
-// another number of ranks. Does not verify the folder; do so first (store.h: newest_valid).
+// Reads logical tensors from a checkpoint, independently of the files and slices in which it was saved, so a run may
+// resume on another number of ranks. Does not verify the folder; do so first (store.h: newest_valid).
 #pragma once
 #include <cstddef>
 #include <map>
@@ -29,10 +29,10 @@ class CheckpointReader {
   const std::map<std::string, Info, std::less<>>& tensors() const { return infos_; }
   const Info& at(std::string_view name) const;  // Error if the checkpoint lacks it
 
-  // Elements [begin, end) of the tensor, row-major, into out (exactly their bytes).
+  // Reads elements [begin, end) of the tensor, row-major, into `out`, whose size must be exactly their bytes.
   void read(std::string_view name, const Shape& begin, const Shape& end, std::span<std::byte> out) const;
-  void read(std::string_view name, std::span<std::byte> out) const;  // all of it
-  // Elements [begin, end) of a vector or matrix, in row-major order.
+  void read(std::string_view name, std::span<std::byte> out) const;  // the whole tensor
+  // Reads elements [begin, end) of a vector or matrix, in row-major order.
   void read_run(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> out) const;
 
   std::string text(const std::string& file, int64_t max_bytes = int64_t{64} << 20) const;

@@ -1,5 +1,5 @@
-// The safetensors reader. Parses the header by SAX events, so a malicious header cannot use more memory than what it
-// validly describes; checks every rule before using an offset.
+// The safetensors reader. Parses the header by SAX events, so that a malicious header cannot use more memory than its
+// valid entries need; checks every rule before using an offset.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>

@@ -30,7 +30,7 @@ struct TensorEntry {
   int64_t offset = 0;  // offset of the first byte in the file
   int64_t bytes = 0;
 
-  // Error naming the tensor if this program has no such DType, or no Shape of that rank.
+  // Throws an Error naming the tensor if this program has no such DType, or no Shape of that rank.
   DType checked_dtype() const;
   Shape checked_shape() const;
 };
@@ -59,9 +59,9 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;  // nullptr if the file lacks it
   const TensorEntry& at(std::string_view name) const;    // Error if the file lacks it
 
-  // A tensor's bytes in the mapping. The entry must be of this file; valid while this object lives.
+  // Returns a tensor's bytes in the mapping. The entry must be of this file; valid while this object lives.
   std::span<const std::byte> data(const TensorEntry& entry) const;
-  // A copy by pread: if the file shrank or the disk fails, this throws an Error where the mapping would raise a signal.
+  // Copies by pread: if the file shrank or the disk fails, this throws an Error where the mapping would raise a signal.
   void read(const TensorEntry& entry, std::span<std::byte> out) const;
   void read_part(const TensorEntry& entry, int64_t first_byte, std::span<std::byte> out) const;
 

@@ -107,7 +107,7 @@ int64_t next_serial(const std::string& root) {
 int64_t serial_of(const std::string& folder) {
   for (int attempt = 0; attempt < 2; ++attempt) try {  // one transient read failure must not change the order
       return read_manifest(folder).serial;
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): verifying it says why
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): verification reports the reason
     }
   return -1;
 }
@@ -190,7 +190,7 @@ std::string CheckpointWriter::commit() {
   pass(options_, "folder_synced");
 
   const std::string target = cat(root_, "/", options_.diverged ? diverged_folder(step_) : step_folder(step_));
-  if (options_.diverged && is_checkpoint(target)) remove_tree(target);  // nothing depends on the old one
+  if (options_.diverged && is_checkpoint(target)) remove_tree(target);  // no other data depends on the old state
   std::error_code none;
   bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
   if (replaces && !is_checkpoint(target)) move_out_of_the_way(target), replaces = false;
@@ -210,7 +210,7 @@ std::string CheckpointWriter::commit() {
   return target;
 }
 
-// Replaces the old folder by the new one and returns the path where the old one is now.
+// Replaces the old folder by the new one and returns the current path of the old one.
 std::string CheckpointWriter::swap_in(const std::string& target) const {
   if (renameat2(AT_FDCWD, folder().c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return folder();
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)

@@ -21,8 +21,8 @@
 namespace athanor {
 
 // Exclusive write access to a save folder: locks ROOT/.lock and, if the file system allows it, the folder itself, so
-// that deleting `.lock` does not admit a second run. The kernel releases both when the process ends. Taking the lock
-// creates the folder and removes incomplete steps of killed runs.
+// that deleting `.lock` does not admit a second run. The kernel releases both when the process ends. Creates the
+// folder, and removes incomplete steps of killed runs once it holds the lock.
 class RunLock {
  public:
   explicit RunLock(std::string root);  // throws an Error naming the host and process that hold it
@@ -49,7 +49,7 @@ struct CheckpointTensor {
   std::optional<TensorPlacement> placement;  // absent: the piece is the whole tensor
 };
 
-// The files one rank wrote; rank 0 collects these into the manifest.
+// The files that one rank wrote; rank 0 collects these into the manifest.
 struct WrittenFile {
   ManifestFile file;
   std::vector<ManifestTensor> tensors;
@@ -63,7 +63,7 @@ struct CheckpointOptions {
   std::function<void(std::string_view point)> at_point;
 };
 
-// In this order; per-file points occur once per file. "moved_aside" and "old_removed" occur only when a step is
+// The points in order; per-file points occur once per file. "moved_aside" and "old_removed" occur only when a step is
 // replaced.
 inline constexpr std::string_view kSavePoints[] = {
     "begin",       "tensor_written", "file_written", "file_synced", "manifest_written", "folder_synced",
@@ -80,7 +80,7 @@ class CheckpointWriter {
   void add_safetensors(const std::string& name, std::span<const CheckpointTensor> tensors);
   void add_text(const std::string& name, std::string_view text);
 
-  // For ranks that write their own files: each calls write_part on the writer's folder; rank 0 adopts the results.
+  // For ranks that write their own files: each rank calls write_part on the writer's folder; rank 0 adopts the results.
   const std::string& folder() const { return tmp_.path; }
   void adopt(WrittenFile part);
   int64_t bytes() const;  // size of all its files so far
@@ -90,7 +90,7 @@ class CheckpointWriter {
   std::string commit();
 
  private:
-  // Removes its folder unless told to keep it, also if the writer's constructor throws.
+  // Removes its folder at destruction unless `kept`, also if the writer's constructor throws.
   struct Unfinished {
     std::string path;
     bool kept = false;
@@ -116,8 +116,9 @@ struct CheckpointInfo {
   bool given_up = false;  // a checkpoint of the same or a smaller step was written later
 };
 
-// In the order of writing, the newest last. Checkpoints with equal serial numbers (0: made by older versions) are
-// ordered by step; one whose manifest cannot be read comes after those of smaller steps. Empty if root does not exist.
+// Checkpoints in the order in which they were written, the newest last. Checkpoints with equal serial numbers (0: made
+// by older versions) are ordered by step; one whose manifest cannot be read comes after those of smaller steps. Empty
+// if root does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
 // Makes a checkpoint in the lock's folder its newest, durably, by giving it a new serial number; used when a run goes
@@ -128,7 +129,7 @@ void make_newest(const RunLock& lock, const CheckpointInfo& info);
 // file. If there is none, throws Error(usage) that says what to pass.
 std::string checkpoint_at(const std::string& path, const Verify& verify);
 
-// States of diverged runs (diverged_folder).
+// Folders of the states of diverged runs (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
 // Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.
@@ -144,7 +145,7 @@ void prune_diverged(const RunLock& lock);
 
 // Removes all checkpoints except the newest keep_latest complete ones, and returns the removed steps. Removes nothing
 // before the checksums of a kept one have been verified; if no kept one passes, also keeps the newest older one that
-// does. Folders without a manifest are not checkpoints and are kept.
+// passes. Folders without a manifest are not checkpoints and are kept.
 std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
 
 }  // namespace athanor

@@ -117,11 +117,11 @@ struct Checked {
   std::exception_ptr error;
 };
 
-// Uses several threads, since one core hashes slower than many disks read. After the first damaged file no other is
-// started, but all files before it are checked.
+// Uses several threads, since one core hashes more slowly than many disks read. No thread starts another file after the
+// first damaged one, but all files before it are checked.
 std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth, ShareOfFiles share) {
   std::vector<Checked> all(manifest.files.size());
-  std::atomic<size_t> next{0};  // next file of the share
+  std::atomic<size_t> next{0};  // next file of the subset
   std::atomic<bool> stop{false};
   const auto work = [&] {
     for (size_t i = 0; !stop && (i = share.first + share.every * next++) < all.size();) {
@@ -171,7 +171,7 @@ Verification verify_once(const std::string& dir, Depth depth, ShareOfFiles share
 
 }  // namespace
 
-// A failed read that succeeds on retry says nothing about the file's content: only a failure that repeats is reported
+// A failed read that succeeds on retry is no evidence about the file's content: only a failure that repeats is reported
 // as damage.
 Verification verify_checkpoint(const std::string& dir, Depth depth, ShareOfFiles share) {
   bool repeat = false;

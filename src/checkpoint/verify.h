@@ -21,9 +21,9 @@ struct Verification {
   bool unreadable = false;
   Manifest manifest;  // if it could be read
   // The first damage found; strings and range are empty where they do not apply.
-  std::string problem;  // one sentence with all of the below
+  std::string problem;  // one sentence with all fields below
   std::string file, tensor;
-  int64_t begin = 0, end = 0;  // bytes of the file within which the damage lies
+  int64_t begin = 0, end = 0;  // byte range of the file that contains the damage
 };
 
 // Subset of the files: those with index first, first + every, first + 2 every, ... in the manifest.

@@ -1,5 +1,5 @@
 // Tensors in one or more safetensors files, in the layouts of the Hugging Face hub: model.safetensors, or
-// model-00001-of-0000N.safetensors with model.safetensors.index.json. If both exist the former is used, as in
+// model-00001-of-0000N.safetensors with model.safetensors.index.json. If both exist, the single file is used, as in
 // transformers. Names of bare models ("wte.weight", "layers.0...") get the prefix of the model with a head; buffers
 // that are not weights are skipped.
 #pragma once
@@ -16,12 +16,12 @@
 
 namespace athanor {
 
-// index.json -> tensor name to file name. A file name outside the folder is an Error.
+// Parses index.json: tensor name to file name. A file name outside the folder is an Error.
 std::map<std::string, std::string> parse_weight_index(std::string_view json, const std::string& where);
 
 class WeightFiles {
  public:
-  // A .safetensors file, or a folder in one of the two layouts; stem is the common prefix of the file names.
+  // Opens a .safetensors file, or a folder in one of the two layouts; stem is the common prefix of the file names.
   explicit WeightFiles(const std::string& path, const std::string& stem = "model");
 
   struct Place {
@@ -44,7 +44,7 @@ class WeightFiles {
   std::map<std::string, Place, std::less<>> tensors_;
 };
 
-// One file to write: its name and which tensors (positions in the input) it holds.
+// One file to write: its name and the tensors (positions in the input) that it holds.
 struct WeightShard {
   std::string file;
   std::vector<size_t> tensors;

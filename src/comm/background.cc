@@ -15,7 +15,7 @@ namespace {
 class Background final : public Communicator {
  public:
   explicit Background(std::unique_ptr<Communicator> group) : group_(std::move(group)) {
-    thread_ = start_thread("collectives beside steps", [this] { run(); });
+    thread_ = start_thread("background collectives", [this] { run(); });
   }
   ~Background() override {
     {

@@ -33,10 +33,11 @@ class Communicator {
   virtual void sum_scatter(Tensor shard, Tensor full, Tensor workspace, Stream);
   virtual void send(Tensor x, int dst, Stream) = 0;
   virtual void recv(Tensor x, int src, Stream) = 0;
-  // An asynchronous send, for which other calls of this rank do not wait; recv() of the other rank takes sends in their
-  // order. x must not change until finish_sends(dst, n) has returned, which waits until at most n sends to dst are in
-  // flight. A rank makes progress with its sends while it waits in other calls, of any group; two ranks make all their
-  // calls with each other in one order. Only for tensors in host memory: a device's tensors are sent on its streams.
+  // Asynchronous send: other calls of this rank do not wait for it, and the peer's recv() receives sends in the order
+  // in which they were started. x must not change until finish_sends(dst, n) has returned, which waits until at most n
+  // sends to dst are in flight. A rank makes progress with its sends while it waits in other calls, of any group; two
+  // ranks make all their calls with each other in one order. Only for tensors in host memory: a device's tensors are
+  // sent on its streams.
   virtual void start_send(Tensor x, int dst, Stream stream) { send(x, dst, stream); }
   virtual void finish_sends(int /*dst*/, int64_t /*under_way*/) {}
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
@@ -44,16 +45,16 @@ class Communicator {
   // One tensor per rank, in rank order, of any sizes: out[r] arrives at rank r as its in[this rank], which must have
   // the same size. A tensor without data is not sent. Tensors of `out` may overlap.
   virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) = 0;
-  // In the background (comm/background.h): calls return at once. calls(): number of calls so far; finish_calls()
-  // returns when the first `calls` of them have ended.
+  // For background communicators (comm/background.h), whose calls return at once. calls(): number of calls so far;
+  // finish_calls() returns when the first `calls` of them have ended.
   virtual int64_t calls() const { return 0; }
   virtual void finish_calls(int64_t /*calls*/) {}
   virtual void broadcast(Tensor x, int root, Stream) = 0;
   virtual void barrier() = 0;
 };
 
-// Communicator::sum_workspace() of a transport that rounds its own sums of bf16 at every hop, so that ranks send each
-// other pieces instead, padded to whole 16-byte vectors.
+// Communicator::sum_workspace() of a transport whose own bf16 sums are rounded at every hop: ranks exchange pieces of
+// the tensor instead, each padded to whole 16-byte vectors.
 constexpr int64_t piece_of_sum(int64_t n, int ranks) { return round_up<int64_t>(div_ceil<int64_t>(n, ranks), 8); }
 constexpr int64_t bf16_sum_workspace(DType dtype, int64_t n, int ranks) {
   return dtype == DType::bf16 && ranks > 1 ? ranks * piece_of_sum(n, ranks) : 0;

@@ -222,7 +222,7 @@ class Direct final : public Communicator {
     }
   }
 
-  // Sends this rank's part to every other rank and receives theirs.
+  // Sends this rank's part to every other rank and receives the parts of the others.
   void gather(Collective op, const std::vector<Part>& parts, DType dtype) {
     Header h = header(op, dtype, 0);
     std::vector<Transfer> sends, receives;

@@ -17,13 +17,13 @@ namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-// The claims of a guest about itself.
+// Claims of a guest about itself.
 struct Card {
   Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;
 };
 
-// Deadline of a single attempt, where several may take `timeout` seconds in total: the port may belong to another
+// Deadline of a single attempt, where all attempts together may take `timeout` seconds: the port may belong to another
 // program that never answers.
 Deadline of_attempt(Deadline all, double timeout);
 

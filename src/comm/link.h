@@ -20,10 +20,10 @@ class Link {
   virtual Outcome push(Transfer&) = 0;
   // Throws Error if the header is not the expected one. Received data is valid once the transfer has ended.
   virtual Outcome pull(Transfer&, int rank) = 0;
-  // Whether the peer's progress shows in memory, so that a short busy wait sees it before poll() would.
+  // True if the peer's progress is visible in shared memory, so that a short busy wait detects it before poll() would.
   virtual bool in_memory() const { return false; }
   // Called before poll(): adds descriptors that become ready when push() or pull() can make progress. Call push() and
-  // pull() once more between this call and poll(): what the peer did before this call may have woken nobody.
+  // pull() once more between this call and poll(): progress that the peer made before this call may have woken nobody.
   virtual void begin_wait(std::vector<pollfd>&, bool sends, bool receives) = 0;
   virtual void end_wait() {}  // called after poll()
 };

@@ -29,7 +29,7 @@ int RankGrid::size(Axes axes) const {
 }
 
 int RankGrid::index(int rank, Axes axes) const {
-  int number = 0, stride = 1;  // over `axes`, from the last one on
+  int number = 0, stride = 1;  // over `axes`, starting with the last one
   for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
     if (!axes.has(Axis(a))) continue;
     number += rank % sizes_[size_t(a)] * stride;
@@ -46,7 +46,7 @@ int RankGrid::with(int rank, Axes axes, int index) const {
     number += coord * stride;
     stride *= n;
   }
-  return number + rank * stride;  // what is left of `rank` is the number of the grid
+  return number + rank * stride;  // `rank` is now the number of its grid
 }
 
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes,
@@ -106,9 +106,9 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 6> kNames = {"pipeline", "copies",  "shards",        "experts",
-                                                              "context",  "tensor",  "data_parallel", "shards",
-                                                              "weights",  "workers", "expert_copies", "expert_shards"};
+  constexpr std::array<std::string_view, kAxes + 6> kNames = {
+      "pp",      "dp_replicate",        "dp_shard",       "ep", "cp", "tp", "dp", "dp_shard", "weights",
+      "workers", "expert_dp_replicate", "expert_dp_shard"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

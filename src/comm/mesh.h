@@ -15,12 +15,12 @@ enum class Axis : uint8_t { pp, dp_replicate, dp_shard, ep, cp, tp };
 constexpr int kAxes = 6;
 
 // Number of ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest. Within
-// the shards, each `experts` consecutive ranks split the experts of a model: they are an axis of their own within
-// dp_shard.
+// dp_shard, each group of `experts` consecutive ranks splits the experts of a model and forms an axis of its own (ep).
 struct MeshSizes {
   int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
   int experts = 1;  // size of ep; divides shards
-  // Workers of local updates (optim/outer_optimizer.h): each has consecutive ranks, which form a grid of their own.
+  // Number of workers of local updates (optim/outer_optimizer.h): each has consecutive ranks, which form a grid of
+  // their own.
   int workers = 1;
   bool delayed = false;  // workers send their deltas while they train: deltas() has a communicator of its own
   int of_worker() const { return stages * copies * shards * context * tensor; }
@@ -82,23 +82,23 @@ class ProcessMesh {
   // Ranks of data_parallel(), and of shards(), that have the same experts.
   Communicator& expert_copies() const { return expert_copies_ ? *expert_copies_ : *data_parallel_; }
   Communicator& expert_shards() const { return expert_shards_ ? *expert_shards_ : shards(); }
-  // Ranks of all workers that have the same part of the weights; all other groups are within a worker.
+  // Ranks of all workers that have the same shard of the weights; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
   // Communicator of the ranks of workers() for collectives that overlap those of workers().
   Communicator& deltas() const { return deltas_ ? *deltas_ : *workers_; }
-  // number of ranks, or groups of ranks, with different sequences
+  // Number of ranks, or groups of ranks, with different sequences.
   int batches() const { return workers().size() * size(kBatchAxes); }
-  // All axes of kDataParallel together: the ranks that split a batch, or its sequences.
+  // Group along all axes of kDataParallel: the ranks that split a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
-  // All ranks that have parts of a stage's weights: data_parallel() and tensor() together. A rank's number is
+  // All ranks that have shards of a stage's weights: data_parallel() and tensor() together. A rank's number is
   // data_parallel().rank() * tensor().size() + tensor().rank().
   Communicator& weights() const;
-  RankGrid grid_of_weights() const;  // grid of the ranks of weights()
-  // Ranks of data_parallel() that shard what the ZeRO stage says: dp_shard, ep and cp together.
+  RankGrid grid_of_weights() const;
+  // Ranks of data_parallel() across which ZeRO shards: dp_shard, ep and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
   // Number of ranks of a worker that differ only along these axes.
   int size(Axes axes) const;
-  // Whether this rank has coordinate 0 along all axes except `axes`.
+  // True if this rank has coordinate 0 along all axes except `axes`.
   bool is_first_except(Axes axes) const;
   // Sizes of the groups that the constructor splits from the world, in this order.
   static std::vector<int> splits(const MeshSizes& sizes);

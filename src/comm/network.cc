@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-// Each group lies in a block of ranks * stride consecutive ranks; machines must consist of whole blocks.
+// Each group is within a block of ranks * stride consecutive ranks; machines must consist of whole blocks.
 bool Network::within_machines(int ranks, int stride) const { return per_machine % (int64_t{ranks} * stride) == 0; }
 
 double Network::seconds(double bytes, int ranks, int stride) const {

@@ -10,7 +10,7 @@ class Observed final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const int number = split_ < 0 ? splits_++ : split_;  // a group of a group has its name
+    const int number = split_ < 0 ? splits_++ : split_;  // a group split from a group keeps that group's name
     return std::make_unique<Observed>(inner_->split(color, key), watch_, number);
   }
   void all_reduce(Tensor x, Reduce how, Stream stream) override {

@@ -11,12 +11,12 @@ namespace athanor {
 class CollectiveObserver {
  public:
   virtual ~CollectiveObserver() = default;
-  // kind: "all_reduce", ...; group: what its ranks share or split, such as "tensor". CollectiveSubject has the purpose.
+  // kind: "all_reduce", ...; group: what its ranks share or split, such as "tp". CollectiveSubject::name() is the
+  // purpose of the call.
   virtual void begins(std::string_view kind, std::string_view group) = 0;
   virtual void ends() = 0;
 };
 
-// The observer that is notified; null: none.
 struct CollectiveWatch {
   CollectiveObserver* observer = nullptr;
 };

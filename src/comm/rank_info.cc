@@ -69,7 +69,7 @@ RankInfo from(const Names& names, const Variables& v) {
   return r;
 }
 
-// Whether this process runs inside a Slurm step, and not in a batch script, an interactive allocation's shell or an
+// True if this process runs inside a Slurm step, and not in a batch script, an interactive allocation's shell or an
 // external step; those have pseudo step ids at the top of the range.
 bool in_slurm_step(const Variables& v) {
   const auto step = parse_number(v.text("SLURM_STEP_ID"));

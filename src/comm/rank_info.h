@@ -1,4 +1,4 @@
-// This process' rank, the number of ranks and where they meet: from flags or from the environment variables of
+// Rank of this process, number of ranks and address of the rendezvous: from flags or from the environment variables of
 // launchers (torchrun, mpirun of Open MPI and MPICH, srun). Pure: the environment is an argument.
 #pragma once
 #include <map>
@@ -27,8 +27,8 @@ EnvironmentVariables process_environment();
 std::string value_of(const EnvironmentVariables&, const char* name);  // "" if it is not set
 
 // Precedence: flags, RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*; rank and size come from the same source.
-// Slurm's variables count only inside a step: a batch script, and what mpirun starts in it, inherit the script's
-// values. Throws Error(usage) for incomplete, contradictory or non-numeric values.
+// Slurm's variables count only inside a step: a batch script, and processes that mpirun starts in it, inherit the
+// script's values. Throws Error(usage) for incomplete, contradictory or non-numeric values.
 RankInfo find_ranks(const RankFlags&, const EnvironmentVariables&);
 
 // "n[1-3,07],login1" -> n1 n2 n3 n07 login1; with several bracket groups the last one varies fastest.

@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// max propagates NaN, as the program's other reductions do.
+// max propagates NaN, like the program's other reductions.
 template <class A>
 A largest(A a, A b) {
   if constexpr (std::is_floating_point_v<A>)

@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// A thread that should check at least once a second counts as held up after this time.
+// A thread that should check at least once a second counts as suspended after this time.
 constexpr std::chrono::seconds kLate{2};
 // Heartbeats are passed up in batches: a thousand ranks may beat at every short step.
 constexpr double kSecondsBetweenBeatsUp = 0.2;
@@ -134,7 +134,7 @@ void Relay::turn() {
   tell();
 }
 
-// Sends what came from above, and a heartbeat, to the ranks below.
+// Sends the frames from above, and a heartbeat, to the ranks below.
 void Relay::tell() {
   std::vector<Frame> frames;
   {
@@ -157,7 +157,7 @@ void Relay::tell() {
 void Relay::join(Guest guest) {
   const bool mine = guest.world == tree_.ranks && guest.rank > rank_ && guest.rank < tree_.ranks &&
                     tree_.parent(guest.rank) == rank_ && !child(guest.rank).came;
-  if (!mine) return;  // rank 0 told each rank of the job where to go, and this one not to come here
+  if (!mine) return;  // rank 0 sends each rank to its own parent, and this rank is not this guest's
   Child& c = child(guest.rank);
   c.channel.emplace(std::move(guest.fd), std::move(guest.session));
   c.came = true;

@@ -1,6 +1,6 @@
 // Relay: serves the ranks below a rank in the tree of ranks (tree.h). One thread admits the ranks directly below,
-// passes what they say on to rank 0 and what rank 0 says on to them, and notices which of them are lost or silent. It
-// decides nothing: rank 0 does (rendezvous_server.h).
+// forwards frames between them and rank 0, and detects which of them are lost or silent. It makes no decisions: rank 0
+// does (rendezvous_server.h).
 #pragma once
 #include <functional>
 #include <map>
@@ -17,7 +17,7 @@ namespace athanor {
 
 constexpr double kSecondsToLeave = 10;  // limit for the ranks below to leave, after this one has left
 
-// A frame of a rank, or of its parent about it: j(oined), l(ost), s(ilent), t(rusted no more: the reason).
+// A frame from a rank, or from its parent about it: j(oined), l(ost), s(ilent), t(rusted no more: the reason).
 struct RankFrame {
   int rank = 0;
   Frame frame;
@@ -34,8 +34,8 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
   int port() const { return port_; }
-  void down(Frame);  // sends to all ranks below; an a(bort) also to those that come later
-  void leave();      // returns when all ranks below have left, or after some seconds
+  void down(Frame);  // sends to all ranks below; an a(bort) also to ranks that connect later
+  void leave();      // returns when all ranks below have left, or after kSecondsToLeave
   void disappear();  // leaves at once, as if the process had ended
 
  private:
@@ -62,7 +62,7 @@ class Relay {
   const double silence_;
   const std::function<void(Frame)> up_;
   std::vector<Child> children_;
-  std::vector<RankFrame> said_;       // frames to be passed up in this turn
+  std::vector<RankFrame> said_;       // frames to be passed up in this iteration
   std::map<int, std::string> beats_;  // latest heartbeat of each rank, passed up in batches
   Deadline now_, next_beat_, next_beats_up_;
   std::optional<Frame> abort_;
@@ -73,7 +73,7 @@ class Relay {
   std::thread thread_;
 };
 
-// For a polling thread: sets looked to now and returns by how much the poll was late. A late poll means that this
+// For a polling thread: sets `looked` to now and returns by how much the poll was late. A late poll means that this
 // thread, perhaps the whole machine, was suspended; that time must not count against any rank.
 Clock::duration held_up(Deadline* looked);
 

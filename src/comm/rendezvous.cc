@@ -34,7 +34,7 @@ Fd take_port(const RankInfo& ranks, const std::string& address) {
                   " are all taken on this machine; set MASTER_PORT to a free one"));
 }
 
-// Logs once what a rank that has not reached rank 0 waits for, even while a look-up of a name blocks it.
+// Logs once why a rank has not reached rank 0 yet, even while a name look-up blocks the rank.
 class LateNotice {
  public:
   LateNotice(std::string prefix, std::string suffix, double seconds)
@@ -83,7 +83,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
     monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
   } catch (const std::exception& e) {
-    if (channel_ && !monitor_.joinable()) {  // rank 0 has admitted this rank, and tells the others why it fails
+    if (channel_ && !monitor_.joinable()) {  // already admitted by rank 0: reports the failure to the others
       std::string why;
       put_text(why, e.what());
       channel_->write({'f', why});
@@ -108,7 +108,7 @@ void Rendezvous::join() {
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
                   cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
-  std::string why, told;  // told: reason given by another rank; says more than a later missing answer
+  std::string why, refusal;  // refusal: reason given by another rank; says more than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
     if (key.secret.empty()) why = why_no_key(options_.awaited_file);
@@ -129,16 +129,17 @@ void Rendezvous::join() {
       }
       if (reason.empty()) reason = e.why;
       const std::string said = cat("port ", to.port, ": ", e.why);
-      if (!e.refused || said == told) continue;
-      told = said;
-      log::warn("rendezvous: rank 0 at ", me.host, " ", told, "; trying on for ", options_.timeout, " s");
+      if (!e.refused || said == refusal) continue;
+      refusal = said;
+      log::warn("rendezvous: rank 0 at ", me.host, " ", refusal, "; trying on for ", options_.timeout, " s");
     }
     if (!reason.empty()) why = reason;
     late.set_reason(why);
     if (Clock::now() > deadline)
-      throw Error(cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
-                      key.port ? key.port : me.port, " within ", options_.timeout, " s: ", told.empty() ? why : told),
-                  Exit::peer_lost);
+      throw Error(
+          cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
+              key.port ? key.port : me.port, " within ", options_.timeout, " s: ", refusal.empty() ? why : refusal),
+          Exit::peer_lost);
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -283,7 +284,8 @@ void Rendezvous::monitor() {
       }
       open = pump(milliseconds_left(due()));
       if (!open) set_failure(cat(above_, " is gone: its process ended or was killed, or its machine is lost"));
-      // Uses the time before reading: a process that was itself suspended still finds what arrived meanwhile.
+      // Compares with the time before reading: a process that was itself suspended still finds messages that arrived
+      // meanwhile.
       if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
         set_failure(cat(above_, " gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));

@@ -22,7 +22,7 @@ namespace athanor {
 class Relay;
 class RendezvousServer;
 
-// A rank's current activity; each has its own limit of how long others wait for that rank.
+// A rank's current activity. Each activity has its own limit of how long other ranks wait for this rank.
 enum class Activity : uint8_t { startup, step, evaluation, saving, loading };  // loading has the limit of startup
 
 struct Timeouts {                                                  // seconds
@@ -44,9 +44,9 @@ struct RendezvousOptions {
   double grace_seconds = 10;
   std::string interfaces =
       {};  // interfaces to listen on for the ranks below, as in NCCL_SOCKET_IFNAME; "": see address()
-  // After this time a rank that has not reached rank 0 logs what it waits for; less in tests.
+  // After this time a rank that has not reached rank 0 logs what it waits for; shorter in tests.
   double notice_seconds = 5;
-  int fan_out = kFanOut;  // fan-out of the tree of ranks, the same for all; less in tests
+  int fan_out = kFanOut;  // fan-out of the tree of ranks, the same for all; smaller in tests
 };
 
 class Rendezvous {

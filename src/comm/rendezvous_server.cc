@@ -190,7 +190,7 @@ void RendezvousServer::collect(int rank, FieldReader fields) {
   exchanges_.erase(name);
 }
 
-// Tells a visitor where its parent is, once both have said where they are.
+// Sends a visitor its parent's address, once both have reported their own.
 void RendezvousServer::show_parent(int rank) {
   Member& m = members_[size_t(rank)];
   if (rank == 0 || !m.visiting || !m.channel || !m.endpoint) return;

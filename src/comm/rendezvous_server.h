@@ -1,8 +1,9 @@
-// Server side of a rendezvous: one thread that admits ranks, collects what they exchange, and detects ranks that died,
-// hang or never came. Every rank comes here first; a rank whose parent in the tree (tree.h) is not rank 0 is told where
-// its parent is, connects to it, and is heard through it (relay.h). Frames of a rank: e(xchange), b(eat), f(ailure),
-// q(uit), h(ere: where the ranks below it find it), d(one here: it is connected to its parent), m(any, of itself and
-// ranks below it); of the server: r(esult), b(eat), a(bort), p(arent: where it is).
+// Server side of a rendezvous: one thread that admits ranks, collects the texts that they exchange, and detects ranks
+// that died, hang or never came. Every rank first connects here; if its parent in the tree (tree.h) is not rank 0, the
+// server sends it the parent's address, the rank connects to its parent, and its frames arrive through it (relay.h).
+// Frames of a rank: e(xchange), b(eat), f(ailure), q(uit), h(ere: the address to which the ranks below it connect),
+// d(one here: it is connected to its parent), m(any, of itself and ranks below it); of the server: r(esult), b(eat),
+// a(bort), p(arent: its address).
 #pragma once
 #include <map>
 #include <optional>
@@ -31,12 +32,12 @@ class RendezvousServer {
   struct Member {
     std::optional<Channel> channel;
     bool joined = false, quit = false, waiting = false;
-    // visiting: here on the way to its parent; in_place: connected to its parent
+    // visiting: connected here until it knows its parent; in_place: connected to its parent
     bool visiting = false, in_place = false;
-    std::optional<std::string> endpoint;  // where the ranks below it find it; "" for a leaf
+    std::optional<std::string> endpoint;  // address to which the ranks below it connect; "" for a leaf
     uint64_t entered = 0;
     double limit = 0;         // seconds, for its current activity
-    std::string host, place;  // as last reported
+    std::string host, place;  // as reported last
     Deadline progress, beat;  // time of its last progress, and of its last message
   };
   void serve();

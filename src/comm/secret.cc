@@ -59,8 +59,8 @@ std::string private_folder(const EnvironmentVariables& environment) {
               Exit::usage);
 }
 
-// A network file system remembers that a name was absent until it sees that the folder has changed; opening the folder
-// makes it look.
+// A network file system remembers that a name was absent until it detects that the folder has changed; opening the
+// folder makes it check.
 Fd open_to_read(const std::string& path) {
   const Fd folder(open(parent_dir(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

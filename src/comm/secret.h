@@ -16,8 +16,8 @@ struct JobKey {
 class JobSecret {
  public:
   // ATHANOR_SECRET, else the file named by ATHANOR_SECRET_FILE (mode 0600, owned by this user). Without either: a file
-  // per job in a private folder, if the ranks meet on the loopback address, else in `save_folder`; Error(usage) without
-  // one ("").
+  // per job, in a private folder if the rendezvous is on the loopback address, else in `save_folder`; Error(usage) if
+  // that is "".
   JobSecret(const RankInfo&, const EnvironmentVariables&, const std::string& save_folder = "");
   ~JobSecret();  // calls remove()
   JobSecret(const JobSecret&) = delete;
@@ -28,7 +28,7 @@ class JobSecret {
   // Called on rank 0 once it listens on that port. The key file contains the port, so ranks that can read it try no
   // other.
   void publish(int port);
-  // On rank 0, once all ranks have met: removes the file that it wrote.
+  // On rank 0, once all ranks are connected: removes the file that it wrote.
   void remove();
   // The file into which rank 0 will write the secret, for messages; "": the secret is given.
   const std::string& awaited_file() const { return awaited_; }

@@ -56,7 +56,7 @@ struct Introduction {
   Digest proof = {};
 };
 
-enum Passed : int { kMemory, kBellOfGuest, kBellOfHost, kPassed };  // descriptors, in the order in which they are sent
+enum Passed : int { kMemory, kBellOfGuest, kBellOfHost, kPassed };  // descriptors in the order in which they are sent
 
 struct Unmap {
   void operator()(SharedPair* p) const { munmap(p, sizeof(SharedPair)); }
@@ -266,7 +266,7 @@ std::array<Fd, kPassed> take_introduction(const Fd& socket, Deadline deadline, I
   return fds;
 }
 
-// Whether the memory has the expected size, and its owner cannot shrink it while this rank uses it.
+// True if the memory has the expected size, and its owner cannot shrink it while this rank uses it.
 bool is_sealed(const Fd& memory) {
   struct stat file = {};
   const int seals = fcntl(memory.get(), F_GET_SEALS);

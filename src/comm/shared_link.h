@@ -1,6 +1,7 @@
 // Links between ranks on one machine: two rings of bytes in memory that both processes map. The memory and the event
-// descriptors that wake a waiting rank are passed over a Unix socket in Linux's abstract namespace, which nobody on a
-// network can reach; the kernel says which user is at its other end. The socket stays open: it ends when the peer does.
+// descriptors that wake a waiting rank are passed over a Unix socket in Linux's abstract namespace, which is
+// unreachable from a network; the kernel reports which user is at its other end. The socket stays open until one of the
+// processes ends, so it shows when the peer ends.
 #pragma once
 #include <memory>
 #include <optional>
@@ -10,8 +11,8 @@
 
 namespace athanor {
 
-// Where a rank listens for others on its machine. The address is a text for them: the machine (boot id, network
-// namespace and user, which must all be the same) and the name of a socket.
+// Socket on which a rank listens for other ranks of its machine. Its address, a text for them, names the machine (boot
+// id, network namespace and user, which must all be the same) and the socket.
 class SharedEntry {
  public:
   struct Guest {
@@ -35,7 +36,7 @@ class SharedEntry {
   int rank_ = 0, world_ = 0;
 };
 
-// Whether both addresses are of one machine, network namespace and user.
+// True if both addresses are on one machine, in one network namespace and of one user.
 bool on_one_machine(const std::string& address, const std::string& other);
 
 // Connects rank `from` to rank `to`, which listens at `address`. Null if it does not answer by the deadline, or if

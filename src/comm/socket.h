@@ -22,8 +22,8 @@ int milliseconds_left(Deadline);  // for poll(): not negative, rounded up
 // A listener on one numeric address of this machine, or on all (""). Port 0: any free one. nullopt: the port is in use.
 std::optional<Fd> listen_on(const std::string& address, int port);
 // The address to listen on so that connections to this name arrive: its loopback address, or the address of this
-// machine that it resolves to; "" (all addresses) if it resolves to none of them, e.g. a name known only on this
-// machine.
+// machine that it resolves to; "" (all addresses) if it resolves to no address of this machine, e.g. a name known only
+// here.
 std::string listening_address(const std::string& host);
 // An inherited listener. Throws Error(usage) if fd does not listen on that port.
 Fd inherited_listener(int fd, int port);
@@ -42,7 +42,7 @@ std::string remote_endpoint(const Fd& connected);
 // whole name, "^docker,lo" all but these (NCCL_SOCKET_IFNAME's rules). Throws Error(usage) if there is none.
 std::string interface_address(const std::string& list);
 
-// False: the peer has closed the connection, or the deadline has passed.
+// Both return false if the peer has closed the connection or the deadline has passed.
 bool send_all(const Fd&, const void* data, size_t bytes, Deadline);
 bool recv_all(const Fd&, void* data, size_t bytes, Deadline);
 

@@ -225,7 +225,8 @@ void Connections::finish(int peer, int64_t most) {
   move_until(sends, receives, [&] { return under_way(peer) <= most; });
 }
 
-// Started sends come before other sends to the same peer. Returns whether anything moved, as move_all() does.
+// Advances the started sends, which come before other sends to the same peer. Returns whether anything moved, like
+// move_all().
 bool Connections::move_started() {
   bool any = false;
   std::vector<int> waiting;  // peers whose connection takes no more data now
@@ -248,7 +249,7 @@ bool Connections::move_all(std::vector<Transfer>& sends, std::vector<Transfer>& 
   return any;
 }
 
-// Polls shared memory for a moment, then sleeps in poll().
+// Polls shared memory for kSecondsInMemory, then sleeps in poll().
 template <class Done>
 void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done) {
   std::vector<pollfd> fds;

@@ -1,6 +1,6 @@
 // Ranks over TCP, or through shared memory if they are on one machine, for tensors in host memory and messages between
-// hosts (wire.h). A rank has a connection to each rank that it has exchanged something with, so to all ranks after a
-// reduction of tensors among all. Reductions are in rank order.
+// hosts (wire.h). A rank has a connection to each rank that it has exchanged something with, so it has one to every
+// rank after an all-reduce of a large tensor. Reductions are in rank order.
 #pragma once
 #include <memory>
 

@@ -101,11 +101,11 @@ class Hub {
       finish_sends(from, to, 0);
     } catch (const Error&) {
       const std::lock_guard lock(job_.mutex);
-      mail_[{from, to}].clear();  // nobody takes a message of a send that failed
+      mail_[{from, to}].clear();  // no rank may receive a message of a failed send
       throw;
     }
   }
-  // The data is copied, since a rank that fails frees its memory before its messages are taken.
+  // The data is copied, since a rank that fails frees its memory before its messages are received.
   void start_send(int from, int to, Tensor x) {
     const std::lock_guard lock(job_.mutex);
     const auto* bytes = static_cast<const std::byte*>(x.data);

@@ -28,7 +28,7 @@ struct Transfer {
   size_t done = 0;  // bytes, counted by the wire
   bool ended = false;
   bool started = false;     // an asynchronous send: Wire::start()
-  bool backlogged = false;  // its data takes another ring than its header (shared_link.cc)
+  bool backlogged = false;  // its data goes through another ring than its header (shared_link.cc)
   Header arrived = {};
 };
 
@@ -39,7 +39,7 @@ class Wire {
   // rank is lost meanwhile.
   virtual void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) = 0;
   // Starts an asynchronous send: run() makes progress on it, but does not wait for it. Later sends to the same peer are
-  // ordered after it. finish() returns when at most `under_way` asynchronous sends to the peer have not ended.
+  // ordered after it. finish() returns when at most `under_way` asynchronous sends to the peer are unfinished.
   virtual void start(Transfer send) = 0;
   virtual void finish(int peer, int64_t under_way) = 0;
 };
@@ -47,7 +47,7 @@ class Wire {
 // Throws if the peer's header differs from the one that this rank expects.
 void require_same_call(const Transfer& received, int rank);
 
-// Tells a wire which of its transfers begin a call; in a tree, a call has several transfers.
+// Detects which transfers of a wire begin a call; in a tree, a call has several transfers.
 class Calls {
  public:
   bool begins(const Header& h) {

@@ -1,5 +1,5 @@
-// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps and of their ops beside the
-// limit of each, of the data loader.
+// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps, of their ops compared with
+// the limit of each op, and of the data loader.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -53,7 +53,7 @@ struct Bench {
     engine->finish_step();
   }
   bool is_first() const { return machine.backend().mesh.world().rank() == 0; }
-  // The maximum over all ranks, on all of them.
+  // Returns the maximum over all ranks, on all ranks.
   double most_of_ranks(double value) const {
     Communicator* ranks = machine.backend().control;
     if (ranks) ranks->all_reduce({&value, DType::f64, {1}}, Reduce::max, Stream::compute);
@@ -163,7 +163,7 @@ StepTimes time_steps_and_cpu(Bench& b, int64_t steps) {
 
 double tokens_of_step(const Bench& b) { return double(b.config.global_batch_size * b.config.seq_length); }
 
-// FLOP/s per rank.
+// Rate of the step's FLOPs per rank, in FLOP/s.
 double flops_of_rank(const Bench& b, const StepTimes& times) {
   return flops_per_token(*b.engine, b.config.seq_length).causal * tokens_of_step(b) / times.median() /
          double(b.engine->devices());
@@ -187,7 +187,7 @@ std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) 
   if (ops) {
     const StepProfile& profile = ops->profile;
     out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-    // Only the steps whose ops were timed; in other steps the machine may have been busier.
+    // Covers only the steps whose ops were timed; in other steps the machine may have been busier.
     out["profiled_ms"] = profile.step_seconds() * 1e3;
     out["explained"] = measured_sum(profile.rows()) / double(profile.steps()) / profile.step_seconds();
     out["times"] = source_json(profile);
@@ -253,14 +253,14 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   if (run != bench_data) {
-    verb.add_option("--steps", args->steps, "steps timed").show_default().check(in_range(int64_t{1}, int64_t{1} << 40));
-    verb.add_option("--warmup", args->warmup, "steps before")
+    verb.add_option("--steps", args->steps, "timed steps").show_default().check(in_range(int64_t{1}, int64_t{1} << 40));
+    verb.add_option("--warmup", args->warmup, "untimed steps before")
         .show_default()
         .check(in_range(int64_t{0}, int64_t{1} << 40));
   }
   if (run != bench_data) {
     verb.add_flag("--json", args->json, "one JSON object");
-    verb.add_flag("--ops", args->ops, "with --json: the table of ops too, and of several ranks that of collectives");
+    verb.add_flag("--ops", args->ops, "with --json: include the table of ops and, with several ranks, of collectives");
     add_rates(verb, args->rates);
     add_rank_flags(verb, args->ranks);
   }
@@ -272,8 +272,8 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
 void add_bench(Cli& cli) {
   Verb verb = cli.app.add_verb("bench", "how fast this machine runs a config");
   verb.require_verb();
-  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, and what each op loses", bench_step_by_op);
-  add_bench_verb(cli, verb, "ops", "the same for each shape of an op", bench_step_by_shape);
+  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, with a table of ops", bench_step_by_op);
+  add_bench_verb(cli, verb, "ops", "bench step with a table by op and shape", bench_step_by_shape);
   add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
   add_bench_gemm(cli, verb);

@@ -124,7 +124,7 @@ class AttentionBench {
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
-  // Why the program's own kernels run instead of cuDNN's, on a GPU.
+  // Reason why the program's own kernels run instead of cuDNN's, on a GPU.
   std::string why_not_cudnn() const {
     std::string words =
         backend_.tuning->describe_attention({.gemms = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
@@ -325,17 +325,18 @@ Exit bench_attention(const BenchAttentionArgs& args) {
 void add_bench_attention(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchAttentionArgs>();
   Verb verb =
-      bench.add_verb("attention", "attention by the program's own kernels and by cuDNN's: rates, repeated bits");
-  verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
-  verb.add_option("--precision", args->precision, "of queries, keys and values")
+      bench.add_verb("attention", "attention with the built-in kernels and cuDNN: rates and bitwise repeatability");
+  verb.add_option("--device", args->device, "device").check(one_of({"auto", "cpu", "cuda"})).show_default();
+  verb.add_option("--precision", args->precision, "type of queries, keys and values")
       .check(one_of({"bf16", "fp16"}))
       .show_default();
-  verb.add_option("--lengths", args->lengths, "of sequences").check(positive()).show_default();
-  verb.add_option("--heads", args->head_dims, "sizes of a head").check(positive()).show_default();
-  verb.add_option("--tokens", args->tokens, "of all sequences together").check(positive()).show_default();
-  verb.add_option("--hidden", args->hidden, "width of all heads together").check(positive()).show_default();
-  verb.add_flag("--rope", args->rope,
-                "backward turns gradients of queries and keys back, in a launch more where need be");
+  verb.add_option("--lengths", args->lengths, "sequence lengths").check(positive()).show_default();
+  verb.add_option("--heads", args->head_dims, "head sizes").check(positive()).show_default();
+  verb.add_option("--tokens", args->tokens, "total tokens of all sequences").check(positive()).show_default();
+  verb.add_option("--hidden", args->hidden, "total width of all heads").check(positive()).show_default();
+  verb.add_flag(
+      "--rope", args->rope,
+      "include RoPE in backward: gradients of queries and keys are rotated back, in an extra launch if needed");
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_attention(*args); }; });
 }

@@ -109,9 +109,9 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
 
 void add_bench_comm(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchCommArgs>();
-  Verb verb = bench.add_verb("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
+  Verb verb = bench.add_verb("comm", "bus bandwidth of collectives: launch --ranks 4 bench comm");
   verb.add_option("--min-bytes", args->least, "smallest tensor").show_default().check(in_range(4.0, 1e12));
-  verb.add_option("--max-bytes", args->most, "largest tensor; each size is four times the one before")
+  verb.add_option("--max-bytes", args->most, "largest tensor; sizes grow by a factor of four")
       .show_default()
       .check(in_range(4.0, 1e12));
   verb.add_option("--seconds", args->seconds, "time for each measurement").show_default().check(positive());

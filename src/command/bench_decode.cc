@@ -137,12 +137,12 @@ Exit bench_decode(const BenchDecodeArgs& args) {
 
 void add_bench_decode(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchDecodeArgs>();
-  Verb verb = bench.add_verb("decode",
-                             "tokens per second of sampling, compared with reading as many bytes as the weights have");
+  Verb verb =
+      bench.add_verb("decode", "sampling speed in tokens per second, compared with memory bandwidth for the weights");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   add_weights_option(verb, args->weights);
-  verb.add_option("--context", args->context, "tokens of the longest context; the first half is the prompt")
+  verb.add_option("--context", args->context, "maximum context in tokens; the first half is the prompt")
       .show_default()
       .check(in_range(2, 1 << 20));
   verb.add_option("--rounds", args->rounds, "texts to decode; medians are reported").show_default().check(positive());

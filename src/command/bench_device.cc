@@ -43,7 +43,7 @@ Exit bench_device(const BenchDeviceArgs& args) {
 void add_bench_device(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchDeviceArgs>();
   Verb verb = bench.add_verb("device", "rates of a large GEMM and of a large copy");
-  verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
+  verb.add_option("--device", args->device, "device").check(one_of({"auto", "cpu", "cuda"})).show_default();
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_device(*args); }; });
 }

@@ -77,7 +77,7 @@ Exit cache_logits(const CacheArgs& args) {
     const std::string& folder = config.teacher_logits;
     if (ranks.rank == 0) begin(folder, info);
     if (backend.control) backend.control->barrier();
-    // A collective, so that no rank waits for another longer than one micro-batch takes.
+    // Runs a collective, so that no rank waits for another for longer than one micro-batch takes.
     const auto any_works = [&](bool mine) {
       int32_t any = mine ? 1 : 0;
       if (backend.control) backend.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Stream::compute);
@@ -88,7 +88,7 @@ Exit cache_logits(const CacheArgs& args) {
       engine->commit();
       load_weights(*engine, backend.device, teacher);
       auto last = std::chrono::steady_clock::now();
-      const auto told = [&](int64_t shard, double taught) {
+      const auto log_shard = [&](int64_t shard, double taught) {
         const auto now = std::chrono::steady_clock::now();
         const double seconds = std::chrono::duration<double>(now - std::exchange(last, now)).count();
         log::info(
@@ -97,7 +97,7 @@ Exit cache_logits(const CacheArgs& args) {
             options.tokens ? cat("; ", format_percent(taught), " of its positions end where the teacher's do") : "");
       };
       write_logit_shards(*engine, data, packing, folder, info, options,
-                         {.batch = [&] { any_works(true); }, .shard = told});
+                         {.batch = [&] { any_works(true); }, .shard = log_shard});
     }
     while (any_works(false)) {
     }
@@ -116,40 +116,38 @@ Exit cache_logits(const CacheArgs& args) {
 
 void add_cache_logits(Cli& cli) {
   auto args = std::make_shared<CacheArgs>();
-  Verb verb =
-      cli.app.add_verb("cache-logits", "write a teacher's largest logits on a run's data, to distill from them");
+  Verb verb = cli.app.add_verb("cache-logits", "cache a teacher's top logits on a run's data for distillation");
   verb.add_option("config", args->config,
                   "configuration file of the run, whose distillation.teacher_logits is the folder to write")
       .required();
   verb.add_option("teacher", args->teacher,
-                  "checkpoint, run folder, folder in Hugging Face's layout, or GGUF file of a model with the run's "
-                  "vocabulary, or any with --teacher-tokenizer")
+                  "teacher: checkpoint, run folder, Hugging Face folder or GGUF file with the run's vocabulary, or "
+                  "with any vocabulary and --teacher-tokenizer")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
-  verb.add_option("--top-k", args->top_k, "logits that are kept at each position; all others are one sum")
+  verb.add_option("--top-k", args->top_k, "logits kept per position; the rest are stored as one sum")
       .show_default()
       .check(in_range(int64_t{1}, int64_t{1} << 30));
-  verb.add_option("--dtype", args->dtype, "of the logits, which are stored relative to the largest: f16 or f32")
+  verb.add_option("--dtype", args->dtype, "type of the stored logits, which are relative to the largest: f16 or f32")
       .show_default()
       .check(one_of({"f16", "f32"}));
-  verb.add_option("--batch", args->batch, "sequences at once; 0: micro_batch_size, or about 8,192 tokens")
+  verb.add_option("--batch", args->batch, "sequences per batch; 0: micro_batch_size, or about 8,192 tokens")
       .show_default()
       .check(in_range(0, 65536));
-  verb.add_flag(
-      "--common-vocab", args->common_vocab,
-      "teacher and run have other vocab_sizes and share the ids of the smaller one (padding, added tokens): of "
-      "the teacher's distribution the part over these is kept");
+  verb.add_flag("--common-vocab", args->common_vocab,
+                "teacher and run differ in vocab_size but share the ids of the smaller one (padding, added tokens): "
+                "keep the teacher's distribution over the common ids");
   verb.add_option(
       "--teacher-tokenizer", args->tokenizer,
-      "tokenizer file, or folder with one, of a teacher whose tokens are others than the run's, for distillation.loss "
-      "uld: it reads the text of each window, and teaches where its tokens end with the run's");
+      "tokenizer file or folder of a teacher whose tokens differ from the run's, for distillation.loss uld: the "
+      "teacher reads the text of each window and teaches at positions where both tokenizations have a boundary");
   verb.add_option("--teacher-length", args->length,
-                  "with --teacher-tokenizer: the teacher's tokens in a window, at most; 0: seq_length")
+                  "with --teacher-tokenizer: maximum number of teacher tokens per window; 0: seq_length")
       .show_default()
       .check(in_range(int64_t{0}, int64_t{1} << 30))
       .needs("--teacher-tokenizer");
   verb.add_option("--teacher-bos", args->bos,
-                  "with --teacher-tokenizer: id of the token that the teacher expects at the start of a text; -1: none")
+                  "with --teacher-tokenizer: the teacher's beginning-of-text token; -1: none")
       .show_default()
       .check(in_range(int64_t{-1}, int64_t{1} << 30))
       .needs("--teacher-tokenizer");

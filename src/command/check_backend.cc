@@ -22,7 +22,7 @@ Exit check_backend(const CheckBackendArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const auto engine = make_engine(config, machine.backend(), true);
-  if (Tuning* tuning = machine.backend().tuning) search_gemms(config, *engine, *tuning);  // like training
+  if (Tuning* tuning = machine.backend().tuning) search_gemms(config, *engine, *tuning);  // as in training
   engine->commit();
   engine->init_weights();
   const auto reference = make_reference();
@@ -54,7 +54,7 @@ Exit check_backend(const CheckBackendArgs& args) {
 void add_check_backend(Cli& cli) {
   auto args = std::make_shared<CheckBackendArgs>();
   Verb verb =
-      cli.app.add_verb("check-backend", "train some steps while every op is compared with the reference in double");
+      cli.app.add_verb("check-backend", "train a few steps and compare every op with the double-precision reference");
   verb.add_option("config", args->config, "configuration file; use a small one, the reference is slow").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--steps", args->steps, "optimizer steps")

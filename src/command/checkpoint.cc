@@ -41,7 +41,7 @@ void add_list(Cli& cli, Verb parent) {
     bool verify = false;
   };
   auto args = std::make_shared<Args>();
-  Verb verb = parent.add_verb("list", "checkpoints of a save folder and what is wrong with them");
+  Verb verb = parent.add_verb("list", "list the checkpoints of a save folder and their problems");
   verb.add_option("folder", args->root, "the folder").required();
   verb.add_flag("--verify", args->verify,
                 "verify every checksum and print \"whole\"; without it manifest and sizes, \"present\"");
@@ -58,7 +58,7 @@ void add_inspect(Cli& cli, Verb parent) {
   auto args = std::make_shared<Args>();
   Verb verb = parent.add_verb("inspect", "files, tensors and state of one checkpoint");
   verb.add_option("folder", args->folder, "the folder").required();
-  verb.add_flag("--zeros", args->zeros, "read all tensors, and print which share of their values is zero");
+  verb.add_flag("--zeros", args->zeros, "read all tensors and print their fraction of zeros");
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
       require_folder(args->folder);
@@ -82,10 +82,10 @@ void add_consolidate(Cli& cli, Verb parent) {
     std::string from, to;
   };
   auto args = std::make_shared<Args>();
-  Verb verb = parent.add_verb(
-      "consolidate", "join the parts that several ranks saved into the files that one rank would have written");
+  Verb verb =
+      parent.add_verb("consolidate", "merge the shards of several ranks into the files that one rank would write");
   verb.add_option("folder", args->from, "the checkpoint (step-NNNNNNNN)").required();
-  verb.add_option("save", args->to, "save folder to write it to; a run can go on from there").required();
+  verb.add_option("save", args->to, "save folder to write to; a run can resume from it").required();
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
       std::printf("%s\n", consolidate_checkpoint(args->from, args->to).c_str());

@@ -82,9 +82,9 @@ std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe
 void await_free_run(const std::string& folder) {
   const std::string name(kLockName), path = cat(folder, "/", name);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSecondsToStop);
-  for (bool told = false; access(path.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < end;) {
+  for (bool logged = false; access(path.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < end;) {
     if (lock_file(create_below(folder, name, O_RDWR), path, cat("two runs in ", folder))) return;
-    if (!std::exchange(told, true)) log::info("waiting for the process that still writes to ", folder);
+    if (!std::exchange(logged, true)) log::info("waiting for the process that still writes to ", folder);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }

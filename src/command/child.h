@@ -15,7 +15,7 @@ struct ChildEnd {
 // Path of this program's executable.
 std::string own_program();
 
-// Called in a forked child: when its parent ends, even by SIGKILL, the kernel sends it SIGTERM, so that no run outlives
+// Called in a forked child: the kernel sends it SIGTERM when its parent ends, even by SIGKILL, so that no run outlives
 // the command that supervises it.
 void end_with_parent(pid_t parent);
 

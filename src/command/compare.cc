@@ -104,24 +104,24 @@ Exit compare(const CompareArgs& args) {
 
 void add_compare(Cli& cli) {
   auto args = std::make_shared<CompareArgs>();
-  Verb verb = cli.app.add_verb(
-      "compare", "train a configuration in 8 or 4 bits and the same in bf16, and compare losses and rounding");
+  Verb verb = cli.app.add_verb("compare",
+                               "train a config in FP8 or FP4 and in bf16, and compare losses and quantization errors");
   verb.footer(
       "The output folder holds both runs with a log each, compare.json and report.html. Started again, the runs go on "
       "from their checkpoints. Beyond a limit there is a warning for each alarm, and the exit code is 1.");
   verb.add_option("config", args->config, "configuration file").required();
-  verb.add_option("--set", args->overrides, "override a key of both: a.b=value (may repeat)").one_value();
+  verb.add_option("--set", args->overrides, "override a key of both runs: a.b=value (may repeat)").one_value();
   verb.add_option("-o,--output", args->folder, "folder of the two runs").required();
   verb.add_option("--reference", args->reference, "precision of the reference run").show_default();
   verb.add_flag("--summary", args->summary, "run nothing: compare the existing runs");
   verb.add_option("--max-gap", args->limits.gap,
-                  "alarm above this gap of the smoothed training loss or the held-out loss at the end, relative")
+                  "alarm if the relative gap of the smoothed training loss or the final evaluation loss exceeds this")
       .show_default();
   verb.add_option("--max-saturated", args->limits.saturated,
-                  "alarm where in a record more of a matrix's values than this share saturate")
+                  "alarm if a larger fraction of a matrix's values saturates")
       .show_default();
   verb.add_option("--max-underflowed", args->limits.underflowed,
-                  "alarm where in a record more of a matrix's nonzero values than this share become zero")
+                  "alarm if a larger fraction of a matrix's nonzero values is quantized to zero")
       .show_default();
   verb.on_chosen([&cli, args] { cli.action = [args] { return compare(*args); }; });
 }

@@ -1,4 +1,4 @@
-// athanor data info|verify: thin wrappers of data/ (data dump: data_dump.cc).
+// athanor data info|verify: thin wrappers of data/report.h (data dump: data_dump.cc).
 #include <cstdio>
 #include <memory>
 
@@ -13,14 +13,15 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
   auto args = std::make_shared<ShardReportOptions>();
   Verb verb = parent.add_verb(name, help);
   verb.add_option("files", args->path_globs, "token shards, or patterns").required();
-  verb.add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...").show_default();
+  verb.add_option("--dtype", args->dtype, "token type of headerless shards: uint16, uint32, ...").show_default();
   verb.add_option("--tokenizer", args->tokenizer,
-                  "tokenizer file or folder; default: the descriptor beside the shards, if there is one");
-  verb.add_option("--vocab-size", args->vocab_size, "tokens must be below it; default: the tokenizer's");
+                  "tokenizer file or folder; default: the descriptor next to the shards, if any");
+  verb.add_option("--vocab-size", args->vocab_size,
+                  "upper bound of token ids; default: the tokenizer's vocabulary size");
   if (report == data_info) {
-    verb.add_option("--eod-id", args->eod_id, "token that ends a document; default: the tokenizer's");
-    verb.add_flag("--ngram", args->ngram, "also losses of n-gram models, which a trained model must beat");
-    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to measure them on");
+    verb.add_option("--eod-id", args->eod_id, "end-of-document token; default: the tokenizer's");
+    verb.add_flag("--ngram", args->ngram, "also report losses of n-gram models, a baseline for training");
+    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to evaluate the n-gram models on");
   }
   verb.on_chosen([&cli, args, report] {
     cli.action = [args, report] {
@@ -36,8 +37,8 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
 void add_data(Cli& cli) {
   Verb verb = cli.app.add_verb("data", "look at token shards");
   verb.require_verb();
-  add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
-             data_info);
+  add_report(cli, verb, "info",
+             "print counts, documents, frequencies, an excerpt and problems; exit code 1 if there are any", data_info);
   add_report(cli, verb, "verify", "read every token once and report every problem", [](const ShardReportOptions& o) {
     return DataInfo{data_verify(o), true};
   });

@@ -57,11 +57,11 @@ Exit write_samples(const DataSamplesArgs& args) {
 
 void add_data_samples(Cli& cli, Verb data) {
   auto args = std::make_shared<DataSamplesArgs>();
-  Verb verb = data.add_verb("dump", "write the rows that a run trains on, in its order");
+  Verb verb = data.add_verb("dump", "write a run's training sequences in order");
   verb.add_option("config", args->config, "configuration file of the run").required();
   verb.add_option("out", args->out,
-                  "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "
-                  "is ignored; of packed documents also their positions and places (data/README.md)")
+                  "safetensors file to write: tokens and targets, int32 [steps, global_batch_size, seq_length], target "
+                  "-1 is ignored; with packed documents also positions and spans (data/README.md)")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--first", args->first, "steps to skip").show_default().check(in_range(int64_t{0}, int64_t{1} << 40));

@@ -1,4 +1,5 @@
-// athanor devices: lists the GPUs, the CPU and NVIDIA's libraries that this program finds, and why one is not usable.
+// athanor devices: lists the GPUs, the CPU and NVIDIA's libraries that this program finds, and why a GPU or library is
+// not usable.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -65,7 +66,7 @@ std::string to_json(const Found& found) {
 void add_devices(Cli& cli) {
   auto json = std::make_shared<bool>(false);
   Verb verb =
-      cli.app.add_verb("devices", "GPUs, CPU and NVIDIA libraries of this machine, and why some cannot be used");
+      cli.app.add_verb("devices", "list GPUs, CPU and NVIDIA libraries of this machine, and why any cannot be used");
   verb.add_flag("--json", *json, "one JSON object");
   verb.on_chosen([&cli, json] {
     cli.action = [json] {

@@ -71,7 +71,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   return config;
 }
 
-// The tokenizer of --tokenizer, else of the folder, else the one next to the data; null if there is none.
+// The tokenizer of --tokenizer, else that of the folder, else the one next to the data; null if there is none.
 std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string& folder, const Config& config,
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
@@ -240,26 +240,27 @@ Exit eval(const EvalArgs& args) {
 
 void add_eval(Cli& cli) {
   auto args = std::make_shared<EvalArgs>();
-  Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions and tasks");
+  Verb verb =
+      cli.app.add_verb("eval", "evaluate a checkpoint: loss on held-out data, multiple-choice questions and tasks");
   verb.add_option("checkpoint", args->checkpoint,
                   "checkpoint, run folder (newest checkpoint), a model's folder with config.json, or a GGUF file")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
-  verb.add_option("--samples", args->samples, "maximum number of windows, spread over the data; 0: all").show_default();
+  verb.add_option("--samples", args->samples, "maximum number of windows, spread evenly over the data; 0: all")
+      .show_default();
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
   verb.add_option("--scores", args->scores, "file for the log probability of every choice, one line per question");
   verb.add_option("--tasks", args->tasks,
-                  "JSON list of tasks with examples in the prompt (data/README.md): accuracy of each, and their mean");
-  verb.add_option("--max-items", args->max_items, "tasks: evaluate the first items of each only; 0: all")
+                  "JSON list of few-shot tasks (data/README.md): accuracy of each, and the mean");
+  verb.add_option("--max-items", args->max_items, "tasks: evaluate only this many items of each; 0: all")
       .show_default()
       .check(non_negative());
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
   add_weights_option(verb, args->weights);
-  verb.add_flag(
-      "--average,--ema", args->averages,
-      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
+  verb.add_flag("--average,--ema", args->averages,
+                "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
   verb.add_flag("--json", args->json, "print one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }

@@ -62,14 +62,14 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
-// Whether an NF4 --dtype also quantizes its absmax values (double quantization); nullopt for other types.
+// True if an NF4 --dtype also quantizes its absmax values (double quantization); nullopt for other types.
 std::optional<bool> nested_nf4_named(const std::string& dtype) {
   if (dtype == "nf4") return true;
   if (dtype == "nf4_single") return false;
   return std::nullopt;
 }
 
-// Which dtypes each format supports; hf and gguf support floats, too.
+// Dtypes that each format supports; hf and gguf support floats, too.
 bool has_type(const std::string& format, const std::string& dtype) {
   const bool plain = dtype == "same" || float_named(dtype), fp8 = fp8_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
@@ -93,7 +93,7 @@ void require_pruning(const ExportArgs& args) {
     refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
 }
 
-// Refuses invalid combinations that can be found without reading the model.
+// Refuses invalid combinations that are known without reading the model.
 void require_sense(const ExportArgs& args) {
   const auto refuse = [](const auto&... why) { throw Error(cat("export: ", why...), Exit::usage); };
   if (!has_type(args.format, args.dtype)) {
@@ -199,28 +199,27 @@ Exit export_model(const ExportArgs& args) {
 }
 
 void add_text_options(Verb& verb, ExportArgs& args) {
-  verb.add_option(
-      "--calibrate", args.calibration.data,
-      "token shards from which --wanda, --sparsegpt and gptq learn the inputs of layers, and quantized gguf which "
-      "columns of a weight matter (an importance matrix)");
+  verb.add_option("--calibrate", args.calibration.data,
+                  "calibration token shards for --wanda, --sparsegpt and gptq (layer inputs) and for quantized gguf "
+                  "(importance matrix)");
   verb.add_option("--calibrate-samples", args.calibration.samples,
                   "maximum number of windows of 512 tokens, spread over the data; 0: all")
       .show_default()
       .check(non_negative());
   verb.add_option("--imatrix", args.calibration.imatrix,
-                  "file for the importance matrix, as llama.cpp's quantizer reads it");
-  verb.add_option(
-      "--check", args.check.data,
-      "token shards of held-out text: print size, loss, KL and agreement with the original, and write nothing "
-      "that is beyond a limit");
+                  "write the importance matrix to this file, in llama.cpp's format");
+  verb.add_option("--check", args.check.data,
+                  "held-out token shards: print size, loss, KL and agreement with the original, and write nothing if a "
+                  "limit is exceeded");
   verb.add_option("--check-samples", args.check.samples, "maximum number of windows of 512 tokens; 0: all")
       .show_default()
       .check(non_negative());
   verb.add_option("--max-kl", args.check.max_kl, "limit of KL(original || written), nats per token").show_default();
-  verb.add_option("--min-same-top", args.check.min_same_top, "least share of tokens with the same likeliest prediction")
+  verb.add_option("--min-same-top", args.check.min_same_top, "minimum fraction of tokens with the same top prediction")
       .show_default();
-  verb.add_option("--max-loss-increase", args.check.max_loss_increase, "limit, nats per token").show_default();
-  verb.add_flag("--force", args.check.force, "write what is beyond a limit, too");
+  verb.add_option("--max-loss-increase", args.check.max_loss_increase, "maximum increase of the loss, nats per token")
+      .show_default();
+  verb.add_flag("--force", args.check.force, "write the export even if a limit is exceeded");
   verb.add_flag("--json", args.check.json, "print the table of --check as one JSON object");
 }
 
@@ -238,37 +237,33 @@ void add_export(Cli& cli) {
           "the adapters of a run with lora.rank, which all others merge into the weights")
       .show_default()
       .check(one_of({"hf", "gguf", "compressed-tensors", "gptq", "peft"}));
-  verb.add_flag(
-      "--average,--ema", args->averages,
-      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
-  verb.add_option(
-          "--dtype", args->dtype,
-          "same: as stored; or f32, bf16, f16; for gguf also llama.cpp's quantized types and mixtures, such as q8_0 or "
-          "q4_K_M; for hf also FP8 with one scale per tensor, channel or 128 x 128 block, NF4 as bitsandbytes has it "
-          "with "
-          "double quantization or without (nf4, nf4_single), and integers of 4 or 8 bits "
-          "with "
-          "a scale per group of a row (w4a16, w8a16: compressed-tensors), the rest in bf16")
+  verb.add_flag("--average,--ema", args->averages,
+                "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
+  verb.add_option("--dtype", args->dtype,
+                  "same = as stored; f32, bf16, f16; gguf: also llama.cpp's quantized types and mixtures, such as q8_0 "
+                  "or q4_K_M; hf: also FP8 with a scale per tensor, channel or 128 x 128 block, bitsandbytes NF4 with "
+                  "or without double quantization (nf4, nf4_single), and 4- or 8-bit integers with a scale per group "
+                  "of a row (w4a16, w8a16: compressed-tensors), the rest in bf16")
       .show_default()
       .check(one_of(dtype_names()));
   verb.add_option("--max-shard-size", args->max_shard_bytes,
-                  "hf: largest weight file, in bytes or with a unit (5GB, 500MiB)")
+                  "hf: maximum size of a weight file, in bytes or with a unit (5GB, 500MiB)")
       .show_default()
       .size_in_bytes()
       .check(in_range(int64_t{1}, int64_t{1} << 60));
-  verb.add_option("--threads", args->threads, "that quantize; 0: all cores this process may use")
+  verb.add_option("--threads", args->threads, "CPU threads for quantization; 0: all cores available")
       .show_default()
       .check(non_negative());
-  verb.add_option("--group-size", args->group_size, "w4a16, w8a16: values of a row that share a scale; 0: the row")
+  verb.add_option("--group-size", args->group_size,
+                  "w4a16, w8a16: group size, values of a row per scale; 0: the whole row")
       .show_default()
       .check(non_negative());
   verb.add_option("--wanda", args->wanda,
-                  "hf in floats: prune this share of each row of the linear layers, or 2:4, by Wanda: the smallest "
-                  "weights times the norm of their input over the text of --calibrate");
-  verb.add_option(
-      "--sparsegpt", args->sparsegpt,
-      "hf in floats: prune this share of each linear layer, or 2:4, by SparseGPT: the other weights move so "
-      "that the layer's outputs on the text of --calibrate stay");
+                  "hf, float types: prune this fraction of each row of the linear layers, or 2:4, by Wanda (magnitude "
+                  "times input norm on --calibrate)");
+  verb.add_option("--sparsegpt", args->sparsegpt,
+                  "hf, float types: prune this fraction of each linear layer, or 2:4, by SparseGPT (remaining weights "
+                  "compensate the layer's outputs on --calibrate)");
   verb.add_flag("--act-order", args->act_order, "gptq: round the columns with the largest inputs first");
   add_text_options(verb, *args);
   verb.on_chosen([&cli, args] { cli.action = [args] { return export_model(*args); }; });

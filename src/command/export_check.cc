@@ -17,7 +17,7 @@
 namespace athanor {
 namespace {
 
-// llama.cpp's tools also measure at this length.
+// Length of the sequences; llama.cpp's tools also measure at this length.
 constexpr int64_t kLength = 512;
 
 Config config_for(const ModelFolder& model, const std::vector<std::string>& data, int64_t threads) {

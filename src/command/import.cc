@@ -36,17 +36,16 @@ Exit import_model(const ImportArgs& args) {
 void add_import(Cli& cli) {
   auto args = std::make_shared<ImportArgs>();
   Verb verb = cli.app.add_verb(
-      "import", "check a model in Hugging Face's layout and take it over: one set of names, checksums, tokenizer");
+      "import", "import a Hugging Face model: check it and write it with canonical names, checksums and tokenizer");
   verb.add_option("folder", args->from,
                   "folder with config.json and safetensors (one file, or shards with their index)")
       .required();
-  verb.add_option("out", args->to, "new folder; train --init-from, sample --checkpoint and export take it").required();
+  verb.add_option("out", args->to, "new folder, for train --init-from, sample --checkpoint and export").required();
   verb.add_option("--dtype", args->dtype, "same: as in the files; or f32, bf16, f16")
       .show_default()
       .check(one_of(float_names()));
-  verb.add_flag(
-      "--follow-links", args->follow_links,
-      "also read files that are links out of the folder, as of git-annex or dvc: only if you trust the folder");
+  verb.add_flag("--follow-links", args->follow_links,
+                "also read files that are links to outside the folder (git-annex, dvc): only if you trust the folder");
   verb.on_chosen([&cli, args] { cli.action = [args] { return import_model(*args); }; });
 }
 

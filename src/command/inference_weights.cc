@@ -3,9 +3,10 @@
 namespace athanor {
 
 void add_weights_option(Verb verb, std::string& word) {
-  verb.add_option("--weights", word,
-                  "linear layers but the head, on the CPU: precision = in the type of the precision; int8 = in 8 bits, "
-                  "with activations quantized row by row; llm_int8 = the same with activations of 6 and more apart")
+  verb.add_option(
+          "--weights", word,
+          "linear layers except the head, on the CPU: precision = in the type of the precision; int8 = int8 weights "
+          "and row-wise quantized activations; llm_int8 = int8 with activations of 6 and more kept in fp32")
       .show_default()
       .check(one_of({kWeightsAsPrecision, "int8", "llm_int8"}));
 }

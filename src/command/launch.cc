@@ -24,9 +24,9 @@ struct LaunchArgs {
   std::vector<std::string> command;
 };
 
-// Timing after a rank has failed. The others learn of it within a second, except if it failed before it joined: then
-// they wait for it, until SIGTERM ends them. A rank that hangs ends itself after ten seconds; one that still runs after
-// kSecondsToLeave is killed. A stopped rank (SIGSTOP) can do neither.
+// Timing after a rank has failed. The other ranks learn of the failure within a second, except if the rank failed
+// before it joined: then they wait for it until SIGTERM ends them. A rank that hangs ends itself after ten seconds; a
+// rank that still runs after kSecondsToLeave is killed. A stopped rank (SIGSTOP) can do neither.
 constexpr double kSecondsToAsk = 4, kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
 
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
@@ -34,7 +34,7 @@ constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 struct Child {
   pid_t pid = -1;
   bool running = true, stopped = false;
-  bool asked = false, killed = false;  // the launcher sent SIGTERM, SIGKILL
+  bool asked = false, killed = false;  // the launcher sent SIGTERM; SIGKILL
 };
 
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
@@ -72,8 +72,8 @@ std::optional<int> look_at(Child& c) {
   return exit_code(status);
 }
 
-// Waits for all ranks. Returns the exit code of the rank that failed first; "a peer was lost" only says that another
-// failed.
+// Waits for all ranks. Returns the exit code of the rank that failed first; the exit code "a peer was lost" only means
+// that another rank failed.
 int await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
   std::optional<Deadline> failed;  // time when the first rank failed

@@ -54,16 +54,18 @@ Exit write_logits(const LogitsArgs& args) {
 void add_logits(Cli& cli) {
   auto args = std::make_shared<LogitsArgs>();
   Verb verb =
-      cli.app.add_verb("logits", "write random tokens and a model's logits in fp32, to compare with other programs");
+      cli.app.add_verb("logits", "write random tokens and a model's fp32 logits, to compare with other programs");
   verb.add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout").required();
-  verb.add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")
+  verb.add_option("out", args->out, "safetensors file to write: tokens int32 [B, T] and logits float32 [B, T, V]")
       .required();
   verb.add_option("--batch", args->batch, "sequences").show_default().check(in_range(1, 4096));
-  verb.add_option("--seq-length", args->seq_length, "tokens of each, at most the model's context")
+  verb.add_option("--seq-length", args->seq_length, "tokens per sequence, at most the model's context")
       .show_default()
       .check(positive());
-  verb.add_option("--seed", args->seed, "of the tokens").show_default();
-  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
+  verb.add_option("--seed", args->seed, "random seed of the tokens").show_default();
+  verb.add_option("--threads", args->threads, "CPU threads; 0: all cores available")
+      .show_default()
+      .check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
 }
 

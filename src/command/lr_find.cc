@@ -101,9 +101,9 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
 
 void add_lr_find(Cli& cli) {
   auto args = std::make_shared<LrFindArgs>();
-  Verb verb = cli.app.add_verb("lr-find",
-                               "learning-rate range test: train some steps while the rate grows by one factor each "
-                               "step; suggests a rate");
+  Verb verb = cli.app.add_verb(
+      "lr-find",
+      "learning-rate range test: train while the rate grows by a constant factor per step, and suggest a rate");
   verb.add_option("config", args->config, "configuration file (JSON), - for standard input").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--from", args->from, "first learning rate").show_default();
@@ -112,7 +112,7 @@ void add_lr_find(Cli& cli) {
       .show_default()
       .check(in_range(int64_t{14}, int64_t{1} << 40));
   verb.add_option("--output", args->output,
-                  "new folder for metrics.jsonl and report.html; without it only the suggestion is printed");
+                  "new folder for metrics.jsonl and report.html; without it, only print the suggestion");
   verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return lr_find(*args, line); }; });
 }
 

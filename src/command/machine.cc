@@ -26,7 +26,7 @@
 namespace athanor {
 namespace {
 
-constexpr double kSecondsToExplain = 3;  // time for the rendezvous to name a lost rank; heartbeats come once a second
+constexpr double kSecondsToExplain = 3;  // time for the rendezvous to name a lost rank; heartbeats arrive once a second
 
 // Typical rates, since nothing is measured: links of an H200; for CPUs, memory and 10 Gbit/s Ethernet.
 Network between_gpus() {
@@ -35,7 +35,7 @@ Network between_gpus() {
 }
 constexpr Network kBetweenCpus{.link_bytes = 5e9, .network_bytes = 1.25e9};
 
-// Whether the machine has an NVIDIA card, with or without a driver.
+// True if the machine has an NVIDIA card, with or without a driver.
 bool has_nvidia_card() {
   std::error_code ignored;
   if (std::filesystem::exists("/proc/driver/nvidia", ignored)) return true;
@@ -44,13 +44,13 @@ bool has_nvidia_card() {
       if (read_file(card.path() / "vendor", 64) == "0x10de\n" &&
           read_file(card.path() / "class", 64).starts_with("0x03"))
         return true;          // PCI class 03: display and 3D controllers
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is not a card
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is no card
     }
   }
   return false;
 }
 
-// Logs why no GPU is used if one is expected; otherwise the description of the CPU is enough.
+// Logs why no GPU is used if one is expected; in other cases the description of the CPU is enough.
 bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   if (choice != DeviceChoice::automatic) return choice == DeviceChoice::cuda;
   std::string why = why_no_cuda();
@@ -85,7 +85,7 @@ bool may_share_gpus() {
   return setting && std::string(setting) == "1";
 }
 
-// Warns about features that have only run on the emulated GPU, and says what to compare them with.
+// Warns about features that have only run on the emulated GPU, and names settings to compare their results with.
 void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
        {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the GEMMs of a layer"},
@@ -145,7 +145,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
 }
 
 void Machine::open_cpu(const Config& config, const Neighbours& here) {
-  // Ranks of one machine share its cores and memory.
+  // The ranks of a machine share its cores and memory.
   const int threads =
       config.threads > 0 || here.count == 1 ? int(config.threads) : std::max(1, usable_cores() / here.count);
   CpuBackend cpu = make_cpu({.threads = threads,
@@ -215,7 +215,7 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
 }
 
 Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries otherwise) {
-  // Refuses what it can before waiting for other ranks.
+  // Refuses invalid configurations, as far as possible, before waiting for other ranks.
   const auto mesh = mesh_sizes(config, ranks.world);
   const bool gpu = wants_gpu(config.device, otherwise);
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
@@ -227,7 +227,7 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
     const bool background = mesh.delayed && mesh.workers > 1 && !gpu;
-    if (background) control_->barrier();  // ranks with another configuration make another call, and are told so
+    if (background) control_->barrier();  // ranks with another configuration make another call, which is reported
     mesh_ = std::make_unique<ProcessMesh>(observed(std::move(world), collectives_), mesh,
                                           background ? connect("tcp of deltas") : nullptr);
     network_ = gpu ? between_gpus() : kBetweenCpus;
@@ -272,7 +272,7 @@ DeviceChoice device_of(const std::string& word) {
 
 void add_rank_flags(Verb verb, RankFlags& ranks) {
   constexpr const char* kHeading = "Ranks (docs/distributed.md)";
-  verb.add_option("--rank", ranks.rank, "rank of this process; default: the launcher's variables")
+  verb.add_option("--rank", ranks.rank, "rank of this process; default: from the launcher's variables")
       .group(kHeading)
       .check(non_negative());
   verb.add_option("--world-size", ranks.world, "number of processes of the job").group(kHeading).check(positive());

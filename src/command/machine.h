@@ -25,7 +25,8 @@ struct FoundProfiler {
   std::string why_none;                // reason for that; "" on the CPU, which needs no profiler
 };
 
-// What to do if there is a GPU but its libraries are missing: training on the CPU instead would help nobody.
+// Behaviour if there is a GPU but its libraries are missing: by default an error, since training on the CPU instead
+// would help nobody.
 enum class WithoutLibraries : uint8_t { refuse, use_cpu };
 
 class Machine {
@@ -50,7 +51,7 @@ class Machine {
   void run(const std::function<void()>& work);
 
  private:
-  struct Neighbours {  // this rank among those on the same machine
+  struct Neighbours {  // position of this rank among those on the same machine
     int index = 0, count = 1;
   };
   std::unique_ptr<Communicator> connect(const std::string& name) const;

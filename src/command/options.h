@@ -19,7 +19,7 @@ namespace athanor {
 // A condition on the value of a flag.
 using Check = std::shared_ptr<const CLI::Validator>;
 Check in_range(int64_t least, int64_t most);
-Check in_range(double least, double most);  // refuses NaN, too
+Check in_range(double least, double most);  // also refuses NaN
 template <std::integral T>
 Check in_range(T least, T most) {
   return in_range(int64_t{least}, int64_t{most});

@@ -1,5 +1,5 @@
 // athanor plan CONFIG.json: memory, parameters, FLOPs and performance bound of a run, without running it; --gpu: on a
-// GPU that is only described.
+// GPU that is given only by its description.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -110,19 +110,20 @@ struct Place {
 
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
-  std::unique_ptr<ProcessMesh> mesh;  // null: that of this machine
+  std::unique_ptr<ProcessMesh> mesh;  // null: the mesh of this machine
   Roofline limits;                    // limits of a described GPU
   Network network;                    // network of a described GPU
   double most_flops = 0;              // upper bound of FLOP/s, for MFU
 };
 
-// Work of a step: FLOPs of one rank, tokens of all ranks, and the peak that MFU relates to.
+// Work of a step: FLOPs of one rank, tokens of all ranks, and the peak FLOP/s that MFU refers to.
 struct Demand {
   double flops, tokens, peak;
   int64_t steps;
 };
 
-// Prints the traffic of weights and gradients of FSDP units in host memory, and which micro-batches hide it.
+// Prints the traffic of weights and gradients of FSDP units in host memory, and the micro-batch sizes whose computation
+// hides it.
 void print_units(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least) {
   const UnitTraffic& t = engine.unit_traffic();
   if (t.forward.bytes == 0) return;
@@ -140,13 +141,13 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
               100 * time.units_exposed / least);
   const double from = std::ceil(time.hiding_micro_batch * double(engine.options().micro_batch_size));
   if (std::isinf(from))
-    std::printf("                  no micro-batch hides them beside its block inputs\n");
+    std::printf("                  no micro-batch overlaps them with its block inputs\n");
   else
     std::printf("                  hidden, but for the first unit of a pass, from micro_batch_size %lld on\n",
                 static_cast<long long>(std::max(1.0, from)));
 }
 
-// Prints the traffic of offloaded master weights and optimizer states, and which batch sizes hide it.
+// Prints the traffic of offloaded master weights and optimizer states, and the batch sizes whose computation hides it.
 void print_offload(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least, double end) {
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();
@@ -155,7 +156,7 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
                 format_bytes(engine.offloaded_inputs()).c_str(),
                 time.inputs == 0 ? "; how fast is not known of this GPU"
                 : time.units > 0
-                    ? cat(", ", format_duration(time.inputs), " of a step each way, beside the units").c_str()
+                    ? cat(", ", format_duration(time.inputs), " of a step each way, with the units").c_str()
                     : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
                           format_duration(time.inputs_exposed), " are not hidden")
                           .c_str());
@@ -301,13 +302,13 @@ void add_cluster(Verb& verb, ClusterArgs& args) {
   ClusterRun& run = args.run;
   run.save_every = 0;
   verb.add_flag("--simulate", args.simulate,
-                "play the run on a cluster whose GPUs fail: effective training time, the best save interval, and how "
-                "many spare nodes matter");
+                "simulate the run on a cluster with failing GPUs: effective training time, best save interval, benefit "
+                "of spare nodes");
   const auto number = [&](const char* flag, auto& value, const char* help, auto least, auto most) {
     verb.add_option(flag, value, help).check(in_range(least, most)).needs("--simulate");
   };
   number("--gpus", run.gpus, "GPUs of the cluster; default: 8", 1, 1 << 22);
-  number("--gpus-per-node", run.gpus_per_node, "that one failure takes away; default: 8", 1, 1 << 10);
+  number("--gpus-per-node", run.gpus_per_node, "GPUs lost in one failure; default: 8", 1, 1 << 10);
   number("--days", run.days, "length of the run; default: 7", 0.01, 1e4);
   number("--mtbf-hours", run.mtbf_hours,
          "mean hours between two failures of one GPU, with its share of everything else; default: 50000", 1.0, 1e12);
@@ -328,7 +329,7 @@ void add_cluster(Verb& verb, ClusterArgs& args) {
 
 void add_plan(Cli& cli) {
   auto args = std::make_shared<PlanArgs>();
-  Verb verb = cli.app.add_verb("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
+  Verb verb = cli.app.add_verb("plan", "predict memory, parameters, FLOPs and step time of a run without running it");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--gpu", args->gpu,
@@ -336,52 +337,50 @@ void add_plan(Cli& cli) {
   verb.add_flag("--shapes", args->by_shape, "operations by shape");
   verb.add_flag(
       "--schedule", args->drawing.text,
-      "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
-  verb.add_option("--schedule-svg", args->drawing.svg, "the same as a picture in this file");
-  verb.add_option(
-          "--ranks", args->many.ranks,
-          "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024; without "
-          "--gpu of ranks of this machine's CPU")
+      "draw the pipeline schedule: the micro-batches of each stage over time, with backward twice as long as forward");
+  verb.add_option("--schedule-svg", args->drawing.svg, "write the pipeline schedule as an SVG picture to this file");
+  verb.add_option("--ranks", args->many.ranks,
+                  "predict memory, traffic and step time for this many ranks of --gpu; 0: a table from 1 to 1024; "
+                  "without --gpu: ranks on this machine's CPU")
       .check(in_range(0, 65536));
   verb.add_option("--nodes", args->many.nodes,
-                  "number of machines; default: as few as divide the ranks, with up to 8 GPUs each")
+                  "number of machines; default: the fewest that divide the ranks, with up to 8 GPUs each")
       .check(in_range(1, 65536))
       .needs("--ranks");
   verb.add_option("--link", args->many.link,
-                  "GB/s of a GPU in one direction to others of its machine; default: its data sheet's")
+                  "GB/s per GPU and direction within a machine; default: from its data sheet")
       .check(in_range(0.001, 1e6))
       .needs("--ranks");
   verb.add_option("--network", args->many.network,
-                  "GB/s of a GPU in one direction to other machines; default: one network card per GPU")
+                  "GB/s per GPU and direction between machines; default: one network card per GPU")
       .check(in_range(0.001, 1e6))
       .needs("--ranks");
   verb.add_option("--bandwidth-share", args->many.bandwidth_share,
-                  "fraction of these bandwidths that collectives reach; default: 0.8")
+                  "fraction of the bandwidths that collectives reach; default: 0.8")
       .check(in_range(0.001, 1.0))
       .needs("--ranks");
-  verb.add_option("--latency", args->many.latency, "microseconds of a collective of no bytes; default: 20")
+  verb.add_option("--latency", args->many.latency, "latency of an empty collective in microseconds; default: 20")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
   verb.add_option("--doubling-latency", args->many.doubling_latency,
-                  "microseconds more for each doubling of its ranks; default: 5")
+                  "additional latency in microseconds per doubling of ranks; default: 5")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
   verb.add_option("--assume", args->many.assume,
-                  "name=value in place of an assumption of the expected step, see docs/distributed.md (may repeat)")
+                  "override an assumption of the expected step, name=value, see docs/distributed.md (may repeat)")
       .one_value()
       .needs("--ranks");
-  verb.add_flag(
-          "--json", args->search.json,
-          "what is expected of --ranks, its range and what it depends on, or with --search of the fastest ways, as "
-          "one JSON object")
+  verb.add_flag("--json", args->search.json,
+                "print the prediction for --ranks (expected value, range, sensitivities), or with --search the best "
+                "meshes, as one JSON object")
       .needs("--ranks");
   verb.add_flag("--search", args->search.search,
-                "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
-                "micro-batch and recomputation, with memory, MFU and cost");
-  verb.add_option("--price", args->search.price, "of a GPU in an hour, for the cost of a billion tokens")
+                "search the fastest configurations for --ranks: zero_stage, replicas, tensor, context and pipeline "
+                "parallelism, micro-batch and recomputation, with memory, MFU and cost");
+  verb.add_option("--price", args->search.price, "price of a GPU-hour, for the cost per billion tokens")
       .check(positive())
       .needs("--search");
-  verb.add_option("--write", args->search.write, "the configuration of the fastest in this file").needs("--search");
+  verb.add_option("--write", args->search.write, "write the config of the fastest to this file").needs("--search");
   add_cluster(verb, args->cluster);
   verb.on_chosen([&cli, args] {
     cli.action = [args] {

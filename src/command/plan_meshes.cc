@@ -16,13 +16,13 @@ const char* sequence_word(const MeshChoice& w) { return w.tensor == 1 ? "-" : w.
 
 void print_table(const std::vector<PlannedMesh>& all, const Config& c) {
   const auto tokens = double(c.global_batch_size * c.seq_length);
-  std::printf("%7s %6s %7s %6s %8s %11s %9s %10s %10s %10s %10s %10s %10s %10s %9s  %s\n", "copies", "shards",
-              "context", "tensor", "sequence", "micro", "memory", "to copies", "to shards", "context", "tensor",
+  std::printf("%12s %8s %4s %4s %8s %11s %9s %15s %11s %10s %10s %10s %10s %10s %9s  %s\n", "dp_replicate", "dp_shard",
+              "cp", "tp", "sequence", "micro", "memory", "to dp_replicate", "to dp_shard", "to cp", "to tp",
               "compute ms", "exposed ms", "step ms", "tokens/s", "keys");
   for (const auto& [w, p] : all) {
     const auto bytes = [](double n) { return format_bytes(uint64_t(n)); };
     const SentBytes sent = sent_to(p.traffic, w, zero_stage(c) > 0);
-    std::printf("%7d %6d %7d %6d %8s %5lld x %-4lld %8s %10s %10s %10s %10s %10.2f %10.2f %10.2f %9s  %s\n", w.copies,
+    std::printf("%12d %8d %4d %4d %8s %5lld x %-4lld %8s %15s %11s %10s %10s %10.2f %10.2f %10.2f %9s  %s\n", w.copies,
                 w.shards, w.context, w.tensor, sequence_word(w), static_cast<long long>(p.micro_batch_size),
                 static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), bytes(sent.copies).c_str(),
                 bytes(sent.shards).c_str(), bytes(sent.context).c_str(), bytes(sent.tensor).c_str(), p.compute * 1e3,
@@ -36,22 +36,23 @@ void print_memory(const std::vector<PlannedMesh>& all) {
   for (size_t k = 0; k < size_t(kMemoryKinds); ++k)
     if (std::any_of(all.begin(), all.end(), [&](const PlannedMesh& f) { return f.p.memory_by_kind[k] > 0; }))
       kinds.push_back(k);
-  std::printf("\nmemory of a rank\n%7s %6s %7s %6s %8s", "copies", "shards", "context", "tensor", "sequence");
+  std::printf("\nmemory of a rank\n%12s %8s %4s %4s %8s", "dp_replicate", "dp_shard", "cp", "tp", "sequence");
   for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
   for (const auto& [w, p] : all) {
-    std::printf("\n%7d %6d %7d %6d %8s", w.copies, w.shards, w.context, w.tensor, sequence_word(w));
+    std::printf("\n%12d %8d %4d %4d %8s", w.copies, w.shards, w.context, w.tensor, sequence_word(w));
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
   std::printf("\n");
 }
 
-// Prints the exposed communication: per step, and per block and micro-batch next to the time of what is sent there,
-// with embedding and head included.
+// Prints the exposed communication: per step, and per block and micro-batch next to the transfer time there, with
+// embedding and head included.
 void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
   std::printf(
-      "\nms that a rank waits for what is sent: in a step; in a block of a micro-batch, of the ms that it takes\n");
-  std::printf("%7s %6s %7s %6s %8s %10s %10s %10s %20s %20s\n", "copies", "shards", "context", "tensor", "sequence",
-              "to shards", "context", "tensor", "context in a block", "tensor in a block");
+      "\nexposed communication of a rank in ms: per step; per block and micro-batch, of the ms that the transfer "
+      "takes\n");
+  std::printf("%12s %8s %4s %4s %8s %11s %10s %10s %20s %20s\n", "dp_replicate", "dp_shard", "cp", "tp", "sequence",
+              "to dp_shard", "to cp", "to tp", "cp per block", "tp per block");
   for (const PlannedMesh& found : all) {
     const Prediction& p = found.p;
     const MeshChoice& w = found.mesh;
@@ -62,14 +63,14 @@ void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
       return std::string(sent > 0 ? text : "-");
     };
     const StepTraffic& t = p.traffic;
-    std::printf("%7d %6d %7d %6d %8s %10.2f %10.2f %10.2f %20s %20s\n", w.copies, w.shards, w.context, w.tensor,
+    std::printf("%12d %8d %4d %4d %8s %11.2f %10.2f %10.2f %20s %20s\n", w.copies, w.shards, w.context, w.tensor,
                 sequence_word(w), p.waits.data * 1e3, p.waits.context * 1e3, p.waits.tensor * 1e3,
                 in_a_block(t.context.waits, t.context.seconds).c_str(),
                 in_a_block(t.tensor.waits, t.tensor.seconds).c_str());
   }
 }
 
-// How the parts of the step of `other` differ from those of the best.
+// Differences between the parts of the step of `other` and those of the best mesh.
 std::string difference(const Prediction& best, const Prediction& other) {
   struct Part {
     double seconds;
@@ -78,7 +79,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
   const Part parts[] = {{other.compute - best.compute, "computing"},
                         {other.waits.data - best.waits.data, "sending gradients and weights that nothing hides"},
                         {other.waits.context - best.waits.context, "sending keys and values"},
-                        {other.waits.tensor - best.waits.tensor, "sums of ranks that share GEMMs"},
+                        {other.waits.tensor - best.waits.tensor, "sums of tensor parallelism"},
                         {other.waits.experts - best.waits.experts, "sending rows to experts and back"},
                         {other.waits.stages - best.waits.stages, "waiting for other stages"}};
   std::string text;
@@ -89,12 +90,12 @@ std::string difference(const Prediction& best, const Prediction& other) {
   return text.empty() ? "the same time; the one above takes less memory or comes first" : text;
 }
 
-// Explains what makes the best mesh the best.
+// Explains why the best mesh is the best.
 void explain(const std::vector<PlannedMesh>& all, const Config& config, const Cluster& on) {
   const Prediction& best = all[0].p;
   std::printf(
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
-      "values, %.2f for sums of ranks that share GEMMs%s%s\n",
+      "values, %.2f for sums of tensor parallelism%s%s\n",
       to_text(all[0].mesh).c_str(), best.compute * 1e3, best.exposed * 1e3, best.waits.data * 1e3,
       best.waits.context * 1e3, best.waits.tensor * 1e3,
       best.waits.experts == 0 ? "" : cat(", ", format_duration(best.waits.experts), " for rows of experts").c_str(),
@@ -127,7 +128,7 @@ void print_meshes(const Config& config, const Cluster& on) {
   const QuietLog quiet(config.log_level);
   const auto [all, refused] = plan_meshes(config, on);
   std::printf(
-      "\nways to divide %d ranks on %d %s at best, the shortest step first; sent by a rank in a step; sequence: "
+      "\nways to divide %d ranks on %d %s by modelled step time; to X: bytes a rank sends per step; sequence: "
       "sequence_parallel\n",
       on.ranks, on.nodes, on.nodes == 1 ? "node" : "nodes");
   print_table(all, config);

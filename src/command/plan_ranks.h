@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// The cluster of the given ranks, or of one rank per node; prints its assumptions on the GPU and its links. `how`: text
-// on how the ranks are divided, ending in a comma, or "".
+// The cluster of the given ranks, or of one rank per node; prints its assumptions about the GPU and its links. `how`:
+// text on how the ranks are divided, ending in a comma, or "".
 Cluster print_cluster_of(const Config&, const std::string& gpu, const ManyRanks&, const std::string& how = "");
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 

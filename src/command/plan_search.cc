@@ -22,25 +22,25 @@ std::string pipeline_text(const Candidate& w) {
 }
 
 void print_found(const Config& c, const Cluster& on, const std::vector<PlannedCandidate>& all, double price) {
-  std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies",
-              "context", "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms",
-              "bound ms", "tokens/s", "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
+  std::printf("%5s %12s %4s %4s %14s %11s %10s %10s %9s %9s %9s %9s %10s %6s %10s %10s  %s\n", "zero", "dp_replicate",
+              "cp", "tp", "pp", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "bound ms",
+              "tokens/s", "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p, bound] = all[i];
     const Economy e = economy_of(c, on, p.step(), p);
     char cost[32] = "-";
     if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
-    std::printf("%5d %6d %7d %6d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
-                w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str(),
-                static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
-                format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3, p.update * 1e3, p.exposed * 1e3,
-                p.step() * 1e3, bound * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu, e.gpu_hours, cost,
-                to_text(p.recompute).c_str());
+    std::printf(
+        "%5d %12d %4d %4d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
+        w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str(), static_cast<long long>(p.micro_batch_size),
+        static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3,
+        p.update * 1e3, p.exposed * 1e3, p.step() * 1e3, bound * 1e3, format_count(e.tokens_per_second).c_str(),
+        100 * e.mfu, e.gpu_hours, cost, to_text(p.recompute).c_str());
   }
 }
 
 void print_memory(const std::vector<PlannedCandidate>& all) {
-  std::printf("\nmemory of a rank\n%5s %6s %7s %6s %14s", "stage", "copies", "context", "tensor", "pipeline");
+  std::printf("\nmemory of a rank\n%5s %12s %4s %4s %14s", "zero", "dp_replicate", "cp", "tp", "pp");
   std::vector<size_t> kinds;
   for (size_t k = 0; k < size_t(kMemoryKinds); ++k)
     if (std::ranges::any_of(all, [&](const PlannedCandidate& f) { return f.p.memory_by_kind[k] > 0; }))
@@ -48,7 +48,7 @@ void print_memory(const std::vector<PlannedCandidate>& all) {
   for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p, bound] = all[i];
-    std::printf("\n%5d %6d %7d %6d %14s", w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str());
+    std::printf("\n%5d %12d %4d %4d %14s", w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str());
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
   std::printf("\n");
@@ -64,7 +64,7 @@ void print_text(const Config& config, const Cluster& on, const SearchResult& fou
   std::printf(
       "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
       "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
-      "recomputation as a run chooses them; the fastest, as expected, beside the bound that no step beats:\n\n",
+      "recomputation as a run chooses them; the fastest, as predicted, next to the lower bound of the step:\n\n",
       int(all.size()), found.tried, kMostSearchedStages);
   print_found(config, on, all, price);
   print_memory(all);

@@ -25,7 +25,7 @@ struct ReportArgs {
 
 std::string log_of(const std::string& run) { return run + "/metrics.jsonl"; }
 
-// Sizes of the files that the page is made from; a change means there are new records.
+// Sizes of the files from which the page is made; a change means that there are new records.
 std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   std::vector<int64_t> all;
   for (const std::string& run : runs) {
@@ -39,8 +39,8 @@ std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
 void await_logs(const ReportArgs& args) {
   for (const std::string& run : args.runs) {
     struct stat info {};
-    for (bool told = false; stat(log_of(run).c_str(), &info) != 0;) {
-      if (!std::exchange(told, true)) log::info("report: waiting for ", log_of(run), ", which is not there yet");
+    for (bool logged = false; stat(log_of(run).c_str(), &info) != 0;) {
+      if (!std::exchange(logged, true)) log::info("report: waiting for ", log_of(run), ", which is not there yet");
       std::this_thread::sleep_for(std::chrono::seconds(args.every));
     }
   }
@@ -52,14 +52,14 @@ Exit report(const ReportArgs& args) {
                                                      : "report.html";
   if (args.watch) await_logs(args);
   bool shown = false;
-  std::vector<int64_t> told(args.runs.size(), 0);  // number of unreadable lines that were reported
+  std::vector<int64_t> logged(args.runs.size(), 0);  // number of unreadable lines reported so far
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;
     for (size_t i = 0; i < args.runs.size(); ++i) {
       runs.push_back(read_run(args.runs[i]));
       const int64_t unreadable = runs.back().unreadable_lines;
-      if (std::exchange(told[i], unreadable) != unreadable) warn_of_unreadable_lines(runs.back());
+      if (std::exchange(logged[i], unreadable) != unreadable) warn_of_unreadable_lines(runs.back());
     }
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
@@ -79,13 +79,13 @@ Exit report(const ReportArgs& args) {
 void add_report(Cli& cli) {
   auto args = std::make_shared<ReportArgs>();
   Verb verb = cli.app.add_verb(
-      "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
+      "report",
+      "write an HTML report of runs: curves, step times, memory, events, config; several runs next to each other");
   verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();
-  verb.add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
-  verb.add_flag(
-      "--watch", args->watch,
-      "rewrite it on new records, until all runs have ended; waits for runs that have not begun; the page reloads "
-      "itself");
+  verb.add_option("-o,--output", args->output, "file to write; default: RUN/report.html, for several runs report.html");
+  verb.add_flag("--watch", args->watch,
+                "rewrite the report on new records until all runs have ended, including runs that have not started; "
+                "the page reloads itself");
   verb.add_option("--every", args->every, "seconds between checks with --watch")
       .show_default()
       .check(in_range(1, 86400));

@@ -87,7 +87,7 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
 }
 
 // Writes generated text to stdout: unchanged into files and pipes, with control characters escaped on a terminal.
-// Tokens may end in the middle of a character: such bytes are held back until the next write.
+// Tokens may end in the middle of a character: the bytes of an incomplete character are held back until the next write.
 class TextOutput {
  public:
   void write(std::string_view text) {
@@ -171,14 +171,16 @@ void add_drawing(Verb verb, SamplingOptions& sampling) {
   verb.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0: all")
       .show_default()
       .check(non_negative());
-  verb.add_option("--top-p", sampling.top_p, "sample from the fewest tokens with this total probability")
+  verb.add_option("--top-p", sampling.top_p,
+                  "nucleus sampling: sample from the smallest set of tokens with this total probability")
       .show_default()
       .check(in_range(0.0, 1.0));
   verb.add_option("--min-p", sampling.min_p,
-                  "sample from tokens with at least this share of the most likely one's probability; 0: all")
+                  "sample from tokens with at least this fraction of the top probability; 0: all")
       .show_default()
       .check(in_range(0.0, 1.0));
-  verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt has the next seed, ...")
+  verb.add_option("--seed", sampling.seed,
+                  "random seed: the same seed gives the same text; the n-th prompt uses seed + n - 1")
       .show_default();
 }
 
@@ -188,20 +190,19 @@ void add_sample(Cli& cli) {
   auto args = std::make_shared<SampleArgs>();
   Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
-  verb.add_flag(
-      "--average,--ema", args->averages,
-      "the averages of a checkpoint's weights (averaging.ema_decay, averaging.tail_start) instead of the weights");
+  verb.add_flag("--average,--ema", args->averages,
+                "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
   Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
   verb.add_flag("--json", args->json,
                 "print one JSON object per prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
-  verb.add_option("--stop", args->stops, "end before this text (may repeat)").one_value();
+  verb.add_option("--stop", args->stops, "stop before this text (may repeat)").one_value();
   verb.add_option("--max-tokens", args->max_tokens,
-                  "maximum number of tokens to add; when the model's context is full, its last half is kept")
+                  "maximum number of new tokens; when the context is full, its last half is kept")
       .show_default()
       .check(positive());
-  verb.add_option("--batch-size", args->batch_size, "prompts that are continued at once, each with a key/value cache")
+  verb.add_option("--batch-size", args->batch_size, "prompts decoded at once, each with its own key/value cache")
       .show_default()
       .check(in_range(1, 4096));
   add_drawing(verb, args->sampling);
@@ -209,7 +210,9 @@ void add_sample(Cli& cli) {
       .show_default()
       .check(one_of({"fp32", "bf16", "fp16"}));
   add_weights_option(verb, args->weights);
-  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
+  verb.add_option("--threads", args->threads, "CPU threads; 0: all cores available")
+      .show_default()
+      .check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }
 

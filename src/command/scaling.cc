@@ -95,15 +95,15 @@ Exit scaling(const ScalingArgs& args) {
 
 void add_scaling(Cli& cli) {
   auto args = std::make_shared<ScalingArgs>();
-  Verb verb = cli.app.add_verb("scaling", "sizes, tokens and times for a budget, by published scaling laws");
+  Verb verb =
+      cli.app.add_verb("scaling", "compute-optimal sizes, tokens and times for a budget, by published scaling laws");
   verb.footer(kSources);
-  verb.add_option("config", args->config,
-                  "configuration file: its run by the laws, and what its budget is best spent on");
+  verb.add_option("config", args->config, "configuration file: evaluates its run, and the best use of its budget");
   verb.add_option("--set", args->overrides, "override a key of the config: a.b=value (may repeat)").one_value();
-  verb.add_option("--parameters", args->parameters, "of the model, such as 1.2e9").check(in_range(1.0, 1e18));
-  verb.add_option("--flops", args->flops, "budget in operations, such as 1e21").check(in_range(1.0, 1e40));
-  verb.add_option("--rate", args->rate, "FLOP per second of all devices together as they train: peak x MFU")
-      .check(in_range(1.0, 1e30));
+  verb.add_option("--parameters", args->parameters, "parameters of the model, such as 1.2e9")
+      .check(in_range(1.0, 1e18));
+  verb.add_option("--flops", args->flops, "budget in FLOPs, such as 1e21").check(in_range(1.0, 1e40));
+  verb.add_option("--rate", args->rate, "FLOP/s of all devices during training: peak x MFU").check(in_range(1.0, 1e30));
   verb.add_option("--hours", args->hours, "budget in time at that rate").check(in_range(0.0, 1e9)).needs("--rate");
   verb.on_chosen([&cli, args] { cli.action = [args] { return scaling(*args); }; });
 }

@@ -72,7 +72,7 @@ void check_all(const SweepArgs& args, std::span<const SweepRun> runs) {
     with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); });
 }
 
-// Claims the folder for this sweep: runs with other values must not mix with those in it.
+// Claims the folder for this sweep: runs with other values must not be mixed with the runs in it.
 void claim_folder(const SweepArgs& args, std::span<const SweepRun> runs) {
   const std::string path = args.folder + "/sweep.json", text = sweep_json(args.config, runs);
   if (fs::exists(path)) {
@@ -204,7 +204,7 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
       log::info("sweep: stopped in ", o.run->name, "; the same command goes on");
       return Exit::requeue;
     }
-    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is not a failure
+    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is no failure
     if (o.code > 0)
       log::error("sweep: ", o.run->name, " failed with exit code ", end.code, "; its output is in ",
                  log_of(args, *o.run), "; the others go on");
@@ -257,7 +257,7 @@ Exit sweep(const SweepArgs& args) {
 
 void add_sweep(Cli& cli) {
   auto args = std::make_shared<SweepArgs>();
-  Verb verb = cli.app.add_verb("sweep", "train every combination of some values, one after another");
+  Verb verb = cli.app.add_verb("sweep", "train every combination of given option values, one after another");
   verb.footer(
       "Each run has its folder and its log in --output, with sweep.json and report.html. Started again, a sweep goes "
       "on: "
@@ -268,25 +268,24 @@ void add_sweep(Cli& cli) {
                   "values of a key: learning_rate=1e-3,2e-3 (may repeat; all combinations are run)")
       .one_value();
   verb.add_option("--widths", args->widths,
-                  "values of hidden_size, such as 64,128,256; intermediate_size and heads in proportion to the "
-                  "configured model");
+                  "values of hidden_size, such as 64,128,256; intermediate_size and heads scale with it");
   verb.add_option("-o,--output", args->folder, "folder of the sweep").required();
   verb.add_flag("--summary", args->summary, "run nothing: table and report of the existing runs");
   verb.add_flag("--coordinate-check", args->coordinates,
-                "train a few steps of each width at a constant rate, and compare the sizes of activations: exit code 1 "
-                "beyond --limit")
+                "muP coordinate check: train a few steps of each width at a constant rate and compare activation "
+                "sizes; exit code 1 beyond --limit")
       .needs("--widths");
-  verb.add_option("--steps", args->steps, "of the coordinate check")
+  verb.add_option("--steps", args->steps, "steps of the coordinate check")
       .show_default()
       .check(positive())
       .needs("--coordinate-check");
-  verb.add_option("--limit", args->limit,
-                  "of the coordinate check: the largest size of an activation over the smallest")
+  verb.add_option("--limit", args->limit, "coordinate check: maximum ratio of activation sizes between widths")
       .show_default()
       .check(in_range(1.0, 1e9))
       .needs("--coordinate-check");
-  verb.add_flag("--slurm", args->slurm, "run nothing: write sweep.sbatch, a job array with one task for each run");
-  verb.add_option("--sbatch", args->sbatch, "an option for that script, such as --sbatch=--time=04:00:00 (may repeat)")
+  verb.add_flag("--slurm", args->slurm, "write sweep.sbatch, a job array with one task per run, and run nothing");
+  verb.add_option("--sbatch", args->sbatch,
+                  "extra sbatch option for the script, such as --sbatch=--time=04:00:00 (may repeat)")
       .one_value()
       .needs("--slurm");
   verb.on_chosen([&cli, args] { cli.action = [args] { return sweep(*args); }; });

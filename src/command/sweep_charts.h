@@ -18,7 +18,7 @@ struct RunLoss {
   double loss;  // NaN or infinite: the run diverged or is unfinished
 };
 // One line for each combination of the other values. The x axis is learning_rate, or else the first key with several
-// numbers; a chart without lines if there is none.
+// numbers; returns a chart without lines if there is no such key.
 Chart chart_of_losses(std::span<const RunLoss>);
 
 // Activation sizes after some steps of a group of models that differ only in width.

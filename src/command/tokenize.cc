@@ -22,7 +22,7 @@ std::string duration(double seconds) {
                     : cat(s / 3600, " h ", s % 3600 / 60, " min");
 }
 
-// Progress as one line that is overwritten on a terminal; elsewhere as an occasional log line.
+// Shows progress as one line that is overwritten on a terminal; elsewhere as an occasional log line.
 class ProgressLine {
  public:
   ~ProgressLine() {
@@ -55,7 +55,8 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// "\n", "\t", "\0" and "\\" of a shell's argument, which cannot hold the characters easily.
+// Unescapes "
+// ", "\t", "\0" and "\\" in an argument, since these characters are hard to write in a shell.
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -73,19 +74,18 @@ struct TokenizeArgs : TokenizeOptions {
 };
 
 void add_chat_options(Verb verb, TokenizeArgs& o) {
-  verb.add_option("--chat-template", o.chat_template,
-                  "the input is conversations, one JSON object a line, which become shards with a loss mask: only "
-                  "answers are learnt. Template of the model: chatml, llama3, llama2, mistral, gemma, or plain (no "
-                  "marks but the end of an answer)")
+  verb.add_option(
+          "--chat-template", o.chat_template,
+          "tokenize conversations (one JSON object per line) into shards with a loss mask: only answers are trained "
+          "on. Template of the model: chatml, llama3, llama2, mistral, gemma, or plain (only an end-of-answer token)")
       .check(one_of(chat_template_names()));
   verb.add_option("--chat-shape", o.chat_shape,
-                  "conversations: messages (role, content), prompt (prompt, completion), alpaca (instruction, input, "
-                  "output) or sharegpt (conversations of from, value); default: of each line by its members")
+                  "shape of conversations: messages (role, content), prompt (prompt, completion), alpaca (instruction, "
+                  "input, output) or sharegpt (conversations of from, value); default: detected per line")
       .check(one_of(chat_shape_names()));
-  verb.add_option(
-          "--pack", o.pack,
-          "conversations: put whole ones together in rows of so many tokens, which is then the run's seq_length; "
-          "longer ones keep their beginning; 0: one after the other, cut by sequences")
+  verb.add_option("--pack", o.pack,
+                  "conversations: pack whole ones into rows of this many tokens, which becomes the run's seq_length; "
+                  "longer ones are truncated at the end; 0: concatenated, cut by sequence")
       .show_default()
       .check(non_negative());
 }
@@ -105,49 +105,49 @@ Exit run_chats(const TokenizeArgs& o) {
 
 void add_options(Verb verb, TokenizeArgs& o) {
   verb.add_option("inputs,--input", o.documents.inputs,
-                  "text or JSON lines, plain, gzip or zstd; parquet files; - is standard input")
+                  "text or JSON lines, plain, gzip or zstd; parquet files; - = standard input")
       .required();
-  verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
+  verb.add_option("--output-prefix", o.output_prefix,
+                  "output shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
   verb.add_option("--tokenizer", o.tokenizer.source,
-                  "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe beside "
+                  "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe next to "
                   "encoder.json; a folder with one")
       .show_default();
   verb.add_option("--split", o.tokenizer.split,
                   "rank files: split pattern, a name (gpt2, cl100k, llama3, qwen2, o200k) or a regular expression; "
                   "default: by the number of ranks");
   verb.add_option("--special-token", o.tokenizer.special_tokens, "rank files: TEXT=ID, for each special token");
-  verb.add_option("--eod", o.tokenizer.eod, "text of the token that ends a document; default: the file's");
+  verb.add_option("--eod", o.tokenizer.eod, "text of the end-of-document token; default: from the tokenizer file");
   verb.add_flag("--allow-special", o.tokenizer.allow_special,
-                "special tokens written in a text become those tokens; otherwise they are ordinary text");
+                "parse special tokens in texts as such; otherwise they are ordinary text");
   verb.add_option("--format", o.documents.format, "auto (by the name: .jsonl, .ndjson, .json), text or jsonl")
       .show_default();
   verb.add_option("--key", o.documents.key, "JSON lines: the member that holds the text; parquet: the column")
       .show_default();
   verb.add_option("--separator", o.documents.separator,
                   "text: separator of documents, with \\n and \\t; default: a file is one document");
-  verb.add_option("--valid-every", o.documents.valid_every, "every n-th block or document is held out; 0: none")
+  verb.add_option("--valid-every", o.documents.valid_every, "hold out every n-th block or document; 0: none")
       .show_default();
   verb.add_option("--block", o.documents.block,
-                  "bytes of a block, where a file is one document; 0: files are held out whole")
+                  "block size in bytes when a file is one document; 0: files are held out whole")
       .show_default();
   verb.add_option("--output-format", o.output_format, "llm.c, or megatron: shards with an .idx of their documents")
       .show_default();
-  verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard").show_default();
-  verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
+  verb.add_option("--shard-tokens", o.shard_tokens, "maximum tokens per shard").show_default();
+  verb.add_option("--threads", o.threads, "CPU threads; 0: all cores available; does not change the output")
       .show_default();
-  verb.add_option("--save-seconds", o.save_seconds,
-                  "interval for recording progress, so that a killed run can continue")
+  verb.add_option("--save-seconds", o.save_seconds, "interval for saving progress, so that a killed run can continue")
       .show_default()
       .check(non_negative());
-  verb.add_flag("--overwrite", o.overwrite, "replace existing shards of this prefix, also unfinished ones");
+  verb.add_flag("--overwrite", o.overwrite, "overwrite existing shards of this prefix, including unfinished ones");
 }
 
 }  // namespace
 
 void add_tokenize(Cli& cli) {
   auto args = std::make_shared<TokenizeArgs>();
-  Verb verb = cli.app.add_verb("tokenize", "turn texts into token shards with a held-out part");
+  Verb verb = cli.app.add_verb("tokenize", "tokenize texts into shards, with a held-out part");
   add_options(verb, *args);
   add_chat_options(verb, *args);
   verb.on_chosen([&cli, args] {

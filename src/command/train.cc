@@ -20,7 +20,7 @@ struct TrainArgs {
   RankFlags ranks;
 };
 
-// Folder whose checkpoint tells the model shape. Several ranks find and verify the weights together later, once
+// Folder of the checkpoint that has the model shape. Several ranks find and verify the weights together later, once
 // connected; until then the newest checkpoint whose files have the right sizes is used.
 std::string folder_with_shape(const std::string& init_from) {
   const auto newest = newest_valid(init_from, nullptr, verify_sizes);

@@ -11,58 +11,56 @@ using enum OnResume;
 
 std::vector<Field<Config>> distillation_fields() {
   return {
-      option(
-          "distillation.teacher", &Config::teacher, notice,
-          "folder of a frozen model with the same vocabulary (config.json and safetensors, or a checkpoint or run of "
-          "this program) whose distribution over the next token is learned too; empty = none")
+      option("distillation.teacher", &Config::teacher, notice,
+             "folder of a frozen teacher model (config.json and safetensors, or a checkpoint or run of this program) "
+             "with the same vocabulary; empty = none")
           .path(),
       option("distillation.teacher_logits", &Config::teacher_logits, notice,
-             "folder of such a model's largest logits on train_data, made by `athanor cache-logits`, which are read in "
-             "place of running the teacher; empty = none")
+             "folder of a teacher's top logits on train_data, cached by `athanor cache-logits`, used instead of "
+             "running the teacher; empty = none")
           .path(),
       choice<&Config::distill_loss>(
           "distillation.loss", notice,
-          "kl = KL(teacher, student), reverse_kl = KL(student, teacher), uld = sum of the differences of their sorted "
-          "probabilities, which works with distillation.teacher_logits of another tokenizer; times the square of the "
-          "temperature"),
+          "distillation loss, times temperature^2: kl = KL(teacher, student); reverse_kl = KL(student, teacher); uld = "
+          "L1 distance of the sorted probabilities, which works with distillation.teacher_logits of another tokenizer"),
       number("distillation.temperature", &Config::distill_temperature, above(0), notice, "",
-             "both models' logits are divided by this before they are compared"),
+             "temperature: both models' logits are divided by this"),
       number("distillation.ce_weight", &Config::distill_ce_weight, at_least(0), notice, "",
-             "factor of the cross-entropy with the text, which is added to distillation.loss; 0 = the teacher alone"),
+             "weight of the cross-entropy with the data, added to distillation.loss; 0 = learn from the teacher only"),
   };
 }
 
 std::vector<Field<Config>> pruning_fields() {
   return {
       number("pruning.sparsity", &Config::prune_sparsity, below(0, 1), refused, "",
-             "share of each pruned matrix that is set to zero in the end, and stays zero; 0 = off"),
-      choice<&Config::prune_method>(
-          "pruning.method", refused,
-          "magnitude = the smallest weights become zero and stay zero; srste = weights stay dense, and each step "
-          "computes with the two largest of every four (pruning.pattern 2:4) and gives its gradients to all"),
-      number(
-          "pruning.srste_decay", &Config::srste_decay, at_least(0), notice, "",
-          "pruning.method srste: weights that a step did not compute with get so many times themselves as a gradient"),
+             "fraction of each pruned matrix that ends up zero and stays zero; 0 = off"),
+      choice<&Config::prune_method>("pruning.method", refused,
+                                    "magnitude = weights with the smallest magnitude become zero permanently; srste = "
+                                    "weights stay dense, each step computes with the two largest of every four "
+                                    "(pruning.pattern 2:4) and all weights receive gradients (SR-STE)"),
+      number("pruning.srste_decay", &Config::srste_decay, at_least(0), notice, "",
+             "pruning.method srste: extra decay of the weights masked in a step: this times the weight is added to "
+             "their gradient"),
       choice<&Config::prune_pattern>("pruning.pattern", notice,
                                      "unstructured = the smallest weights; 2:4 = the two smallest of every four inputs "
-                                     "of an output, with pruning.sparsity 0.5"),
-      choice<&Config::prune_scope>("pruning.scope", notice,
-                                   "smallest among the weights of a layer's matrix, or of all pruned matrices"),
-      number("pruning.start", &Config::prune_start, at_least(0), notice, "steps", "pruning begins after this step"),
+                                     "of an output, pruning.sparsity must be 0.5"),
+      choice<&Config::prune_scope>(
+          "pruning.scope", notice,
+          "compare magnitudes within each matrix (layer) or across all pruned matrices (global)"),
+      number("pruning.start", &Config::prune_start, at_least(0), notice, "steps", "step after which pruning begins"),
       number("pruning.end", &Config::prune_end, at_least(0), notice, "steps",
-             "after this step pruning.sparsity is reached; before, zeros grow with the cube of the steps that are left "
-             "[Zhu & Gupta 2017]")
+             "step at which pruning.sparsity is reached; before, sparsity follows the cubic schedule of [Zhu & Gupta "
+             "2017]")
           .unset_is("pruning.start"),
       number("pruning.interval", &Config::prune_interval, at_least(1), notice, "steps",
-             "from pruning.start to pruning.end weights are pruned anew after so many"),
-      custom(
-          "pruning.exclude", names<&Config::prune_exclude>("list of patterns"), refused,
-          "names in files of matrices that are not pruned, with * and ?; embeddings, head, norms and biases never are"),
-      option(
-          "pruning.mask_from", &Config::prune_mask_from, refused,
-          "folder of a model (config.json and safetensors, or a checkpoint or run of this program) whose weights, not "
-          "the run's, say which are pruned: once, when the run starts. A run may begin so from a checkpoint of another "
-          "one (load, load_step); empty = the run's own weights, by pruning.start")
+             "steps between prunings from pruning.start to pruning.end"),
+      custom("pruning.exclude", names<&Config::prune_exclude>("list of patterns"), refused,
+             "parameter names of matrices that are not pruned, with * and ?; embeddings, head, norms and biases never "
+             "are"),
+      option("pruning.mask_from", &Config::prune_mask_from, refused,
+             "model folder (config.json and safetensors, or a checkpoint or run of this program) whose magnitudes "
+             "choose the pruned weights, once at the start of the run, which may load a checkpoint of another run "
+             "(load, load_step); empty = the run's own weights at pruning.start")
           .path(),
   };
 }
@@ -70,28 +68,28 @@ std::vector<Field<Config>> pruning_fields() {
 std::vector<Field<Config>> adapter_fields() {
   return {
       number("lora.rank", &Config::lora_rank, between(0, 65536), refused, "",
-             "rank of low-rank adapters: the weights of init_from are frozen and stay as they are, and pairs of small "
-             "matrices beside them are trained; 0 = none, all weights are trained. See docs/training.md"),
+             "rank of LoRA adapters: the weights of init_from are frozen and only the adapters are trained "
+             "(docs/training.md); 0 = full training"),
       number("lora.alpha", &Config::lora_alpha, above(0), refused, "",
-             "the product of the two matrices counts alpha / rank times, with lora.variant rslora alpha / sqrt(rank) "
-             "times"),
+             "adapter scale numerator: the adapter output is scaled by alpha / rank, with lora.variant rslora by alpha "
+             "/ sqrt(rank)"),
       number("lora.dropout", &Config::lora_dropout, below(0, 1), notice, "",
-             "probability with which a value that the adapters read is dropped in training; the mask follows from "
-             "seed, step and place alone"),
+             "dropout probability of the adapters' inputs; the mask depends only on seed, step and position"),
       custom("lora.targets", names<&Config::lora_targets>("list of names"), refused,
-             "linear layers that have adapters, by their names in files or ends of these, such as q_proj, as PEFT's "
-             "target_modules; all-linear = all but the head"),
+             "linear layers with adapters, by full parameter name or suffix such as q_proj, like PEFT's "
+             "target_modules; all-linear = all except the head"),
       choice<&Config::lora_variant>(
           "lora.variant", refused,
-          "how the adapters' part is scaled; dora = as lora, and magnitudes of each output are trained too"),
+          "adapter variant: lora; rslora = scaled by alpha / sqrt(rank); dora = also trains a magnitude per output"),
       choice<&Config::base_precision>("lora.base_precision", refused,
-                                      "how the frozen linear layers are stored: none = in the type of precision; nf4 = "
-                                      "in 4 bits, which are dequantized for each GEMM (QLoRA)"),
-      option("lora.base_double_quant", &Config::base_double_quant, refused,
-             "lora.base_precision nf4: store the absmax of each 64 weights in 8 bits instead of f32"),
+                                      "storage of the frozen linear layers: none = in the type of precision; nf4 = "
+                                      "4-bit, dequantized for each GEMM (QLoRA)"),
+      option(
+          "lora.base_double_quant", &Config::base_double_quant, refused,
+          "lora.base_precision nf4: quantize the absmax of each block of 64 weights to 8 bits (double quantization)"),
       option("lora.adapter", &Config::adapter, free,
-             "folder of adapters that a new run goes on from, as PEFT writes it, or a checkpoint of a run with "
-             "lora.rank; empty = new ones, which change nothing at first")
+             "adapter folder (PEFT format, or a checkpoint of a run with lora.rank) to continue training from; empty = "
+             "new adapters, whose output is initially zero")
           .path(),
   };
 }

@@ -129,93 +129,90 @@ Json write_ranges(const M& in) {
 std::vector<Field<ModelConfig>> block_fields() {
   return {
       choice<&M::hidden_act>("hidden_act", refused,
-                             "activation of feed-forward layers; each family but athanor has one")
+                             "activation of feed-forward layers; fixed by the family except athanor")
           .unset_is("gpt2: gelu_pytorch_tanh; others: silu"),
       option("gated_mlp", &M::gated_mlp, refused,
-             "feed-forward layers are down(act(gate(x)) up(x)), else down(act(up(x))); each family but athanor has one "
-             "value")
+             "gated feed-forward layers, down(act(gate(x)) * up(x)), instead of down(act(up(x))); fixed by the family "
+             "except athanor")
           .unset_is("gpt2: false; others: true"),
-      option("mlp_bias", &M::mlp_bias, refused, "bias in feed-forward layers; each family but athanor has one value")
+      option("mlp_bias", &M::mlp_bias, refused, "bias in feed-forward layers; fixed by the family except athanor")
           .unset_is("gpt2: true; others: false"),
       option("lm_head_bias", &M::lm_head_bias, refused, "athanor: bias of the output head"),
       option("norm_elementwise_affine", &M::norm_elementwise_affine, refused,
-             "athanor: norms of the residual stream have a gain"),
+             "athanor: norms of the residual stream have a learned gain"),
       option("qk_norm_elementwise_affine", &M::qk_norm_elementwise_affine, refused,
-             "athanor: the norms of qk_norm have a gain"),
+             "athanor: the norms of qk_norm have a learned gain"),
       option("embedding_norm", &M::embedding_norm, refused,
              "athanor: a norm between the embedding and the first block"),
       choice<&M::sublayer_norm>("sublayer_norm", refused,
-                                "athanor: norm of the input of attention and of the feed-forward layer (before), of "
-                                "their output before it is added to the residual stream (after, as in OLMo 2), or both "
-                                "(as in Gemma 2)"),
+                                "athanor: position of the norms of attention and feed-forward layer: before = on their "
+                                "inputs, after = on their outputs before the residual add (OLMo 2), both (Gemma 2)"),
       number("attention_multiplier", &M::attention_multiplier, between(0, 1e3), refused, "",
-             "athanor: factor of attention scores; null or 0 = 1 / sqrt(head_dim)")
+             "athanor: scale of attention scores; null or 0 = 1 / sqrt(head_dim)")
           .or_word("null", 0),
-      number("attn_logit_softcapping", &M::attn_logit_softcapping, between(0, 1e6), refused, "",
-             "athanor: attention scores become this * tanh(scores / this) before the softmax; null or 0 = off")
+      number(
+          "attn_logit_softcapping", &M::attn_logit_softcapping, between(0, 1e6), refused, "",
+          "athanor: softcap of attention scores, softcap * tanh(scores / softcap) before the softmax; null or 0 = off")
           .or_word("null", 0),
       option("attention_sinks", &M::attention_sinks, refused,
-             "athanor: a trained score for each head, at first 0, takes part in the softmax of attention and has no "
+             "athanor: attention sinks: a learned logit per head, initially 0, in the softmax of attention without a "
              "value, as in gpt-oss"),
       custom("layer_types",
              Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"}, refused,
-             "athanor: full_attention, sliding_attention with sliding_window, or sparse_attention with the pattern of "
-             "sparse_block_size, sparse_local_blocks and sparse_global_blocks, for each layer; null = all layers have "
-             "sliding_window")
+             "athanor: attention type per layer: full_attention, sliding_attention (sliding_window) or "
+             "sparse_attention (pattern of sparse_block_size, sparse_local_blocks and sparse_global_blocks); null = "
+             "sliding_window in all layers")
           .unset_is("null"),
       number("sparse_block_size", &M::sparse_block_size, kBlocks, refused, "tokens",
-             "athanor: a block of layers with sparse_attention"),
+             "athanor: block size of sparse_attention"),
       number("sparse_local_blocks", &M::sparse_local_blocks, kBlocks, refused, "blocks",
-             "athanor: blocks of a group; a query of sparse_attention sees the keys of its own group"),
+             "athanor: blocks per group of sparse_attention; a query sees the keys of its own group"),
       number("sparse_global_blocks", &M::sparse_global_blocks, kBlocks, refused, "blocks",
-             "athanor: the last blocks of each earlier group that a query of sparse_attention sees too; 0 = none"),
-      numbers<&M::resid_lambdas>(
-          "resid_lambdas",
-          "athanor: a trained factor of the residual stream at each block, and its initial value "
-          "for each layer, or one for all; needs x0_lambdas; null = none"),
-      numbers<&M::x0_lambdas>(
-          "x0_lambdas",
-          "athanor: a trained factor of the (normed) embedding that each block adds to the residual stream, and its "
-          "initial value for each layer, or one for all; null = none"),
+             "athanor: number of last blocks of each earlier group that a sparse_attention query also sees; 0 = none"),
+      numbers<&M::resid_lambdas>("resid_lambdas",
+                                 "athanor: initial value, per layer or one for all, of a learned factor of the "
+                                 "residual stream at each block; needs x0_lambdas; null = none"),
+      numbers<&M::x0_lambdas>("x0_lambdas",
+                              "athanor: initial value, per layer or one for all, of a learned factor with which each "
+                              "block adds the (normed) embedding to the residual stream; null = none"),
       indices<&M::skip_from>(
           "skip_from",
-          "athanor: for each layer, and last for the final norm, the block (from 0) whose output is added to the "
-          "residual stream before it, or null; U-net skips, and with a negative factor at the end what is taken out "
-          "again; null = none"),
-      numbers<&M::skip_lambdas>("skip_lambdas",
-                                "athanor: initial values of the trained factors of skip_from, in as many entries, or "
-                                "one for all; null = none"),
+          "athanor: U-net skips: for each layer, and last for the final norm, the block (from 0) whose output is added "
+          "to the residual stream before it, or null; a negative factor at the end subtracts it again; null = none"),
+      numbers<&M::skip_lambdas>(
+          "skip_lambdas",
+          "athanor: initial values of the learned factors of skip_from, one per entry or one for all; null = none"),
       indices<&M::value_embeddings>(
           "value_embeddings",
-          "athanor: for each layer the table of value embeddings (from 0) whose row of the token is added to the "
-          "values of attention, or null; layers with one number share a table; null = none"),
-      numbers<&M::value_embedding_lambdas>(
-          "value_embedding_lambdas",
-          "athanor: a trained factor of the value embedding in each layer that has one, and its initial value for each "
-          "layer, or one for all; null = 1, not trained"),
+          "athanor: for each layer the index (from 0) of the value-embedding table added to the attention values by "
+          "token, or null; layers with the same index share a table; null = none"),
+      numbers<&M::value_embedding_lambdas>("value_embedding_lambdas",
+                                           "athanor: initial value, per layer or one for all, of a learned factor of "
+                                           "the value embedding; null = 1, not trained"),
       numbers<&M::value_residual_lambdas>(
           "value_residual_lambdas",
-          "athanor: a trained factor of the first layer's values, which each later layer adds to its own, and its "
-          "initial value for each layer, or one for all; null = none"),
+          "athanor: initial value, per layer or one for all, of a learned factor with which later layers add the first "
+          "layer's attention values to their own; null = none"),
       numbers<&M::value_lambdas>(
           "value_lambdas",
-          "athanor: a trained factor of a layer's own values where value_embeddings or value_residual_lambdas add "
-          "others, and its initial value for each layer, or one for all; null = 1, not trained"),
+          "athanor: initial value, per layer or one for all, of a learned factor of a layer's own values when "
+          "value_embeddings or value_residual_lambdas add others; null = 1, not trained"),
       number("value_gate_channels", &M::value_gate_channels, between(0, 1 << 24), refused, "",
-             "athanor: value embeddings are multiplied by value_gate_scale times the sigmoid of a linear layer of so "
-             "many first channels of the block's normed input, one for each head of keys and values; 0 = no gate"),
+             "athanor: input channels of the value-embedding gate: value embeddings are multiplied by value_gate_scale "
+             "* sigmoid(linear(first channels of the block's normed input)), one gate per key/value head; 0 = no gate"),
       number("value_gate_scale", &M::value_gate_scale, between(0, 1e3), refused, "",
-             "athanor: the largest factor of value_gate_channels' gate"),
+             "athanor: scale of the gate of value_gate_channels"),
       number("attention_gate_channels", &M::attention_gate_channels, between(0, 1 << 24), refused, "",
-             "athanor: the output of each attention head is multiplied by the sigmoid of a linear layer of so many "
-             "first channels of the block's normed input; 0 = no gate"),
-      number("smear_channels", &M::smear_channels, between(0, 1 << 24), refused, "",
-             "athanor: to each token's (normed) embedding that of the token before it in its document is added, times "
-             "a trained factor, at first 0, and the sigmoid of a linear layer of so many first channels; 0 = none"),
+             "athanor: input channels of the attention gate: each head's output is multiplied by sigmoid(linear(first "
+             "channels of the block's normed input)); 0 = no gate"),
+      number(
+          "smear_channels", &M::smear_channels, between(0, 1 << 24), refused, "",
+          "athanor: input channels of the smear gate: each token's (normed) embedding gets the previous token's of the "
+          "same document added, times a learned factor (initially 0) and sigmoid(linear(first channels)); 0 = none"),
       custom("initializer_ranges", Custom<M>{read_ranges, write_ranges, ranges_schema, "null, or object of numbers"},
              refused,
-             "standard deviations of initial weights, by patterns (* and ?) of names in files, such as "
-             "\"*.down_proj.weight\": 0; the first that fits, 0 = zeros; other weights have initializer_range")
+             "standard deviations of initial weights by patterns (* and ?) of parameter names, such as "
+             "\"*.down_proj.weight\": 0; the first match applies, 0 = zeros; other weights use initializer_range")
           .unset_is("null"),
   };
 }

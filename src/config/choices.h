@@ -34,10 +34,10 @@ enum class EvalWeights { current, average, ema };  // ema: moving or equal-weigh
 enum class AsyncSave { automatic, on, off };
 enum class Offload { none, cpu, automatic };  // to host memory
 enum class DeterministicReduction { fixed_order, rank_invariant };
-enum class Packing { contiguous, best_fit };  // how documents become rows
-enum class FimLevel { token, character };     // places of the cuts of fill-in-the-middle
+enum class Packing { contiguous, best_fit };  // how documents are cut or packed into rows
+enum class FimLevel { token, character };     // where fill-in-the-middle may cut a document
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
-// What may happen to a key whose value changed when a run resumes from a checkpoint.
+// Rule for a key whose value changed when a run resumes from a checkpoint.
 enum class OnResume { free, notice, refused };
 
 using ChoiceNames = std::span<const std::string_view>;

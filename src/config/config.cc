@@ -58,7 +58,7 @@ void load_model(Json& root, const std::string& base_dir, Notices notices) {
   adopt_published(*model, "model", notices);
 }
 
-// A run that initializes from the weights of a folder takes its model shape, too, unless the config has one.
+// A run that initializes from the weights of a folder also uses that folder's model shape, unless the config has one.
 void take_model_of_weights(Json& root) {
   const Json* from = root.find("init_from");
   if (!from || !from->is(Json::Kind::string) || from->text.empty() || root.find("model")) return;
@@ -109,8 +109,8 @@ Strings names_in_model(const std::string& key) {
   return names;
 }
 
-// All keys under which a configuration may hold what an override of `key` in `section` sets: one option, or all of a
-// section.
+// All keys under which a configuration may hold the value that an override of `key` in `section` sets: one option, or
+// all options of a section.
 Strings names_in_config(const std::string& section, const std::string& key) {
   const auto fields = config_fields();
   const Field<Config>* set = find_field(fields, key, section);

@@ -46,7 +46,7 @@ struct FimTokens {
   bool operator==(const FimTokens&) const = default;
 };
 
-// One entry of param_groups. A value that is not given is the run's.
+// One entry of param_groups. Values that are not given are those of the run.
 struct ParamGroupConfig {
   std::string match = "*";  // pattern (* and ?) of tensor names in files
   std::optional<Role> role;
@@ -57,7 +57,7 @@ struct ParamGroupConfig {
   bool frozen = false;
   bool operator==(const ParamGroupConfig&) const = default;
 };
-// What default_param_groups() depends on.
+// Inputs of default_param_groups().
 struct GroupDefaults {
   RuleName optimizer = RuleName::adamw;
   ModelType model = ModelType::gpt2;
@@ -74,7 +74,7 @@ struct BatchRamp {
   int64_t start = 0, increment = 0, samples = 0;  // sequences; start 0: no ramp
 };
 
-// sliding_window_schedule: window of sliding-window layers, in tokens, from a step on (counted from 0).
+// One stage of sliding_window_schedule: window of sliding-window layers, in tokens, from a step on (counted from 0).
 struct WindowStage {
   int64_t from_step = 0, tokens = 0;
 };
@@ -82,7 +82,7 @@ struct WindowStage {
 // An entry of multi_token_prediction: the weight of one more token ahead, which falls linearly to 0 between two steps.
 struct AheadToken {
   double weight = 0;
-  int64_t decay_start = 0, decay_end = 0;  // steps, counted from 0; decay_end 0: it stays
+  int64_t decay_start = 0, decay_end = 0;  // steps, counted from 0; decay_end 0: no decay
 };
 
 struct Config {
@@ -176,20 +176,20 @@ struct Config {
                                         // data_parallel_replicate_size; 0 = off
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
-  int64_t local_fragments = 1;  // parts of the model that are averaged in turn within local_steps
+  int64_t local_fragments = 1;  // parts of the model that are averaged in rotation within local_steps
   int64_t outer_delay = 0;      // steps from the end of a fragment's round to its outer step
-  double outer_mixing = 0.0;    // share of a worker's weights that an outer step leaves
+  double outer_mixing = 0.0;    // fraction of a worker's own weights that an outer step keeps
   DeltaDtype outer_delta_dtype = DeltaDtype::fp32;
   int64_t mup_base_width = 0;  // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
-  double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
+  double end_weight_decay = -1.0;  // -1 = unset; validate() sets it to weight_decay
   double hidden_dropout = 0.0;     // probability with which elements of embeddings and branches are dropped
   double stochastic_depth = 0.0;   // probability with which the last block's branches are dropped
   StochasticDepthMode stochastic_depth_mode = StochasticDepthMode::linear;
   double z_loss = 0.0;
-  std::vector<AheadToken> multi_token_prediction;  // of the second token ahead, the third, ...
-  double clip_grad = 1.0;                          // largest global gradient norm; 0 = off
+  std::vector<AheadToken> multi_token_prediction;  // weights of the second token ahead, the third, ...
+  double clip_grad = 1.0;                          // maximum global gradient norm; 0 = off
   int64_t max_skipped_steps = 20;                  // consecutive non-finite steps before the run stops
   double loss_spike_zscore = 0.0;                  // 0 = off
   int64_t max_consecutive_spikes = 3;
@@ -241,7 +241,7 @@ struct Config {
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
   int64_t logical_shards = 8;          // used by rank_invariant
-  double distributed_timeout = 600.0;  // seconds, as are all timeouts below
+  double distributed_timeout = 600.0;  // seconds, like all timeouts below
   double startup_timeout = 600.0;
   double step_timeout = 0.0;  // 0 = derived from measured step times
   double eval_timeout = 600.0;
@@ -315,49 +315,50 @@ void validate_adapters(const Config&);
 void validate_distillation(const Config&);
 void validate_data(Config&);  // also fills derived values
 
-// Whether weights are pruned after this many steps, and the fraction of zeros after the most recent pruning.
+// True if weights are pruned after this many steps; and the fraction of zeros after the most recent pruning.
 bool prunes_after(const Config&, int64_t steps);
 double sparsity_after(const Config&, int64_t steps);
-// Whether a tensor name in files matches one of the patterns (* and ?), for example of pruning.exclude.
+// True if a tensor name in files matches one of the patterns (* and ?), for example of pruning.exclude.
 bool matches_any(const std::vector<std::string>& patterns, const std::string& name);
 
-// Whether the run has a teacher or its cached logits.
+// True if the run has a teacher or its cached logits.
 bool distills(const Config&);
 
 // For a validated config: one line for each key that differs from its default but has no effect with the other keys.
 std::vector<std::string> keys_without_effect(const Config&);
-// Whether the run, or one of its param groups, uses the optimizer.
+// True if the run, or one of its param groups, uses the optimizer.
 bool updates_by(const Config&, RuleName);
-// Whether the data_parallel_replicate_size replicas do not all-reduce their gradients: with local_steps, or with an
+// True if the data_parallel_replicate_size replicas do not all-reduce their gradients: with local_steps, or with an
 // optimizer that compresses momentum.
 bool copies_are_workers(const Config&);
-// For an optimizer that compresses: its counterpart with uncompressed gradients.
+// For an optimizer that compresses momentum: its counterpart with uncompressed gradients.
 std::string_view without_compression(RuleName);
 
 // Sequences in the step that starts after `consumed` sequences.
 int64_t batch_size_at(const Config&, int64_t consumed);
-// Sequences that the first `steps` steps of a run take.
+// Number of sequences in the first `steps` steps of a run.
 int64_t samples_after(const Config&, int64_t steps);
-// Steps until at least `samples` sequences are consumed.
+// Number of steps until at least `samples` sequences are consumed.
 int64_t steps_for(const Config&, int64_t samples);
 // Window of sliding-window layers, in tokens, at a step counted from 0.
 int64_t sliding_window_at(const Config&, int64_t step);
 // Weights of multi_token_prediction in a step, counted from 0.
 std::vector<float> ahead_weights_at(const Config&, int64_t step);
-// Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
+// Tokens per chunk of this sequence of the run; seq_length: the sequence is not cut.
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Maximum number of chunks of a sequence.
 int64_t max_chunks(const Config&);
-// First sample of a stage of train_data_stages: all its tokens are at or after from_tokens.
+// First sample of a stage of train_data_stages; all its tokens are at or after from_tokens.
 int64_t first_sample_of(const Config&, const DataStage&);
-// Weights of train_data in stage `stage` of a run: 0 = from its entries, k = from train_data_stages[k - 1].
+// Weights of train_data in stage `stage` of a run: stage 0 has those of its entries, stage k those of
+// train_data_stages[k - 1].
 std::vector<double> source_weights(const Config&, size_t stage);
 // Greatest common divisor of the batch sizes of all steps.
 int64_t common_batch_size(const Config&);
 
 // Every key with its current value; parse_config() of the text gives the same Config.
 std::string dump_resolved(const Config&);
-// One line for each key and value, without those of the dotted keys `without`.
+// One line for each key and value, except for the dotted keys `without`.
 std::string dump_lines(const Config&, std::span<const std::string_view> without);
 std::string json_schema();
 std::string defaults();             // a JSON object of all defaults; null where a value must be given

@@ -1,7 +1,7 @@
-// Schedules by step of what attention sees and of which tokens are predicted. Windows: sliding_window_schedule. Weights
-// of tokens further ahead: multi_token_prediction. Sequence length warm-up: the length of a
-// sample as a function of its number, by DeepSpeed's fixed_linear schedule of curriculum_type seqlen [Li et al. 2022,
-// "The Stability-Efficiency Dilemma"].
+// Schedules by step, for what attention sees and which tokens are predicted. Windows: sliding_window_schedule. Weights
+// of tokens further ahead: multi_token_prediction. Sequence length warm-up: the length of a sample as a function of its
+// number, by DeepSpeed's fixed_linear schedule of curriculum_type seqlen [Li et al. 2022, "The Stability-Efficiency
+// Dilemma"].
 #include <algorithm>
 
 #include "base/int.h"

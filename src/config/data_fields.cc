@@ -116,73 +116,68 @@ Json fim_tokens_schema() {
 std::vector<Field<Config>> data_fields() {
   return {
       sources<&Config::train_data>("train_data", notice,
-                                   "token shards to train on; paths may be globs and are relative to the working "
-                                   "directory; they may move, but other "
-                                   "content is refused on resume (by fingerprint)"),
+                                   "training token shards; paths may be globs, relative to the working directory; on "
+                                   "resume they may move, but changed content is refused (by fingerprint)"),
       custom("train_data_stages", list_of_objects<&Config::train_data_stages, data_stage_fields, "list of stages">(),
              notice,
-             "other weights of train_data from some token of the run on; stages that have begun are refused on resume "
-             "if they changed (by fingerprint)"),
-      sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
-      choice<&Config::packing>("documents.packing", refused,
-                               "how rows of train_data are made: contiguous = windows of the stream of tokens, cut "
-                               "anywhere; best_fit = whole "
-                               "documents, cut only where longer than a row, the rest of a row is not predicted"),
+             "data mixture schedule: other train_data weights from a given token on; on resume, changes of stages that "
+             "have begun are refused (by fingerprint)"),
+      sources<&Config::valid_data>("valid_data", free, "evaluation token shards; none = no evaluation"),
+      choice<&Config::packing>(
+          "documents.packing", refused,
+          "packing of training sequences: contiguous = fixed windows of the token stream, cut anywhere; best_fit = "
+          "whole documents, cut only if longer than a sequence, padding is not predicted"),
       number("documents.packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
-             "best_fit: consecutive documents that are packed together")
+             "best_fit: number of consecutive documents packed together")
           .developer(),
       number("documents.bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
-             "best_fit: token that is put in front of every document, so at the start of every row; -1 = none"),
+             "best_fit: token inserted before every document; -1 = none"),
       option("documents.reset_attention_mask", &Config::reset_attention_mask, refused,
-             "tokens see their own document only, not those before it in the sequence"),
+             "attention is restricted to the token's own document"),
       option("documents.reset_position_ids", &Config::reset_position_ids, refused,
-             "positions start anew in every document"),
+             "position ids restart at 0 in every document"),
       option("documents.eod_mask_loss", &Config::eod_mask_loss, refused,
-             "the first token of a document is not predicted from the end of the one before it"),
+             "exclude the first token of a document from the loss, since it would be predicted from the previous "
+             "document"),
       number("documents.eod_token_id", &Config::eod_token_id, between(-1, kMaxCount), refused, "",
-             "token that ends a document, where no index says it; -1 = that of the tokenizer beside train_data"),
+             "end-of-document token for files without a document index; -1 = from the tokenizer next to train_data"),
       number("documents.max_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
-             "documents.reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not "
-             "predicted; 0 = one for every 16 tokens")
+             "documents.reset_attention_mask: maximum number of separate documents per sequence; tokens beyond it are "
+             "not predicted; 0 = one per 16 tokens")
           .developer(),
       number("fim.rate", &Config::fim_rate, between(0, 1), refused, "",
-             "fill-in-the-middle: share of the documents of a row of train_data that are reordered so that their "
-             "middle is predicted last (data/README.md); 0 = off"),
-      number("fim.spm_rate", &Config::fim_spm_rate, between(0, 1), refused, "",
-             "share of these documents in the order suffix, prefix, middle; the rest is in the order prefix, suffix, "
-             "middle"),
+             "fill-in-the-middle: fraction of documents reordered so that the middle is predicted last "
+             "(data/README.md); 0 = off"),
+      number(
+          "fim.spm_rate", &Config::fim_spm_rate, between(0, 1), refused, "",
+          "fraction of reordered documents in suffix-prefix-middle order; the rest are in prefix-suffix-middle order"),
       custom("fim.tokens",
              Custom<Config>{read_fim_tokens, write_fim_tokens, fim_tokens_schema, "null, or list of three"}, refused,
-             "the tokens before the prefix, the suffix and the middle, each by its id, or by its text in the tokenizer "
-             "beside train_data"),
+             "sentinel tokens before prefix, suffix and middle, as ids or as text of the tokenizer next to train_data"),
       choice<&Config::fim_level>("fim.level", refused,
-                                 "documents are cut between tokens, or between characters, as published; character "
-                                 "needs the tokenizer beside train_data"),
+                                 "where documents are cut: token = between tokens, character = between characters, as "
+                                 "published, which needs the tokenizer next to train_data"),
   };
 }
 
 std::vector<Field<DataSource>> data_source_fields() {
   return {
-      option("path", &DataSource::path, refused, "shard, or glob of shards that are read as one stream")
-          .path()
-          .required(),
+      option("path", &DataSource::path, refused, "shard, or glob of shards read as one stream").path().required(),
       number("weight", &DataSource::weight, at_least(0), refused, "",
-             "share of the blend, relative to the other entries; 0 only in train_data, where a stage gives another"),
-      choice<&DataSource::dtype>("dtype", refused, "type of a token in files without a header; auto = by file"),
-      option("name", &DataSource::name, free,
-             "what train_data_stages and records of evaluations call it; empty = path"),
+             "sampling weight relative to the other entries; 0 only in train_data when a stage gives another weight"),
+      choice<&DataSource::dtype>("dtype", refused, "token type of files without a header; auto = by file name"),
+      option("name", &DataSource::name, free, "name used in train_data_stages and evaluation records; empty = path"),
   };
 }
 
 std::vector<Field<DataStage>> data_stage_fields() {
   return {
       number("from_tokens", &DataStage::from_tokens, at_least(1), notice, "tokens",
-             "the stage begins with the first sequence before which the run has read this many; later than the stage "
-             "before it")
+             "tokens after which the stage begins, at the next sequence; later than the previous stage")
           .required(),
       custom("weights",
              Custom<DataStage>{read_weights, write_weights, weights_schema, "object: weight by name of an entry"},
-             notice, "shares of the blend; an entry that is left out keeps its weight")
+             notice, "sampling weights; omitted entries keep their weight")
           .required(),
   };
 }

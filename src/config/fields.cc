@@ -41,7 +41,7 @@ std::string plain(double v) {  // integers without a point: 2147483648, not 2147
   return text;
 }
 
-// The upper bound common to all integers is mentioned only if the value exceeds it.
+// The upper bound that all integers share is mentioned only if the value exceeds it.
 std::string bounds_for(const Range& range, const Json& value) {
   std::string text = to_text(range);
   if (range.high == kMaxInteger && value.is_number() && value.real > range.high)

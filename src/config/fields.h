@@ -32,7 +32,7 @@ constexpr Range above(double low) { return {.low = low, .open_low = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range below(double low, double high) { return {.low = low, .high = high, .open_high = true}; }
 
-// A string, or the literal null, that stands for a number in JSON.
+// A string, or the literal null, that replaces a number in JSON.
 struct Word {
   std::string_view text;
   int64_t value = 0;
@@ -102,7 +102,7 @@ Field<T> option(std::string_view key, V T::*member, OnResume rule, std::string_v
 }
 template <class T, class E>
 T owner_of(E T::*);
-// The index of a value in choice_names(); for an optional value, index 0 means that it is absent.
+// Index of a value in choice_names(); for an optional value, index 0 means that it is absent.
 template <class E>
 int name_number(E value) {
   return int(value);
@@ -136,22 +136,22 @@ Field<T> custom(std::string_view key, Custom<T> member, OnResume rule, std::stri
   return field;
 }
 
-// The section of a key, "" without one, and its name there: "lora" and "rank" of "lora.rank".
+// The section of a key ("" without one) and its name there: "lora" and "rank" for "lora.rank".
 inline std::string_view section_of(std::string_view key) {
   const size_t dot = key.find('.');
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
 }
 inline std::string_view name_in_section(std::string_view key) { return key.substr(key.find('.') + 1); }
 
-// What documentation and schema say of a section.
+// Texts about a section for documentation and schema.
 struct Section {
   std::string_view key, title, help;
 };
 std::span<const Section> config_sections();
-// The keys that the option had in earlier versions, when sections did not exist.
+// The keys that the option had in earlier versions, which had no sections.
 std::vector<std::string_view> former_keys(std::string_view key);
 
-// What the documentation needs of a row, independent of its struct.
+// The parts of a row that the documentation needs, independent of the row's struct.
 struct FieldDoc {
   std::string key, type, default_value, range, unit, rule, help, group;
   std::vector<std::string> aliases;
@@ -201,7 +201,7 @@ int64_t read_integer(const Json&, const std::string& path, const Range&, const W
 double read_real(const Json&, const std::string& path, const Range&, const Word& = {});
 int read_choice(const Json&, const std::string& path, std::span<const std::string_view> names);
 void require_object(const Json&, const std::string& path);
-// `near`: what the key is most likely meant to be, or "".
+// `near`: the key that was most likely meant, or "".
 [[noreturn]] void unknown_key(const Json& value, const std::string& path, std::string_view key,
                               const std::string& near);
 // The candidate that `word` is most likely a misspelling of, or "".

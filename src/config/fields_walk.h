@@ -28,7 +28,7 @@ std::vector<std::string_view> other_keys(const Field<T>& field) {
   return keys;
 }
 
-// Whether `key` in the object of the section ("": in none) is the option.
+// True if `key` in the object of the section ("": in no section) is the option.
 template <class T>
 bool answers_to(const Field<T>& field, std::string_view key, std::string_view section) {
   if (section_of(field.key) == section && name_in_section(field.key) == key) return true;
@@ -48,7 +48,7 @@ bool is_section(const std::vector<Field<T>>& fields, std::string_view key) {
   return !key.empty() && std::ranges::any_of(fields, [&](const Field<T>& f) { return section_of(f.key) == key; });
 }
 
-// The key that an unknown one is most likely meant to be: the same name elsewhere, else the nearest name in the object.
+// The key that was most likely meant by an unknown one: the same name elsewhere, else the nearest name in the object.
 template <class T>
 std::string intended_key(const std::vector<Field<T>>& fields, std::string_view key, std::string_view section) {
   std::vector<std::string_view> same, here;
@@ -67,13 +67,13 @@ std::string intended_key(const std::vector<Field<T>>& fields, std::string_view k
   return near.empty() || !field ? near : std::string(field->key);
 }
 
-// The object that has the key's option, if there is one: `root` or its section.
+// The object that has the key's option: `root` or its section; null if there is none.
 template <class J>
 J* holder_of(J& root, std::string_view key) {
   const std::string_view section = section_of(key);
   return section.empty() ? &root : root.find(section);
 }
-// Sets an option in `root` or its section, which is made if it is missing.
+// Sets an option in `root` or its section, which is created if it is missing.
 inline void set_option(Json& root, std::string_view key, Json value) {
   Json* holder = holder_of(root, key);
   if (!holder) holder = &root.set(std::string(section_of(key)), Json::object());
@@ -192,7 +192,7 @@ Json write_fields(const std::vector<Field<T>>& fields, const T& in) {
   return object;
 }
 
-// JSON schema of one number, or of the word or null that stands for one.
+// JSON schema of one number, or of the word or null that replaces one.
 Json number_schema(std::string_view type, const Range&, const Word&);
 Json choice_schema(std::span<const std::string_view> names);
 
@@ -243,7 +243,7 @@ Json schema_of(const std::vector<Field<T>>& fields, std::span<const Section> sec
   Json properties = Json::object(), required = Json::array(), object = Json::object();
   for (const Section& section : sections) {
     Json inner = schema_of(rows_of_section(fields, section.key));
-    if (inner.find("properties")->keys.empty()) continue;  // in another group, or developer options alone
+    if (inner.find("properties")->keys.empty()) continue;  // keys of another group, or developer options alone
     inner.set("title", Json::of(section.title));
     inner.set("description", Json::of(section.help));
     properties.set(std::string(section.key), std::move(inner));

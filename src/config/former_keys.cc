@@ -1,5 +1,5 @@
 // Keys of earlier versions, from before options were in sections. Files, checkpoints and overrides that use them are
-// read with a notice. They leave the program with the next version.
+// read with a notice. The next version will not read them.
 #include "config/fields.h"
 #include "config/fields_walk.h"
 #include "config/stored_option.h"

@@ -120,7 +120,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
     if (e.id == 406) throw Error(cat(here(), ": a number is too large to be finite"), Exit::usage);
-    // nlohmann's text is "[json...] parse error at line L, column C: what"; the place is replaced by ours.
+    // nlohmann's text is "[json...] parse error at line L, column C: what"; the position is replaced by ours.
     std::string what = e.what();
     const size_t colon = what.find(": ");
     if (colon != std::string::npos) what = what.substr(colon + 2);

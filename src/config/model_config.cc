@@ -59,7 +59,7 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   return embeddings + all * block + (all - with_experts) * dense + with_experts * sparse + norm;
 }
 
-// Whether moe_intermediate_size is a key of the family's config.json.
+// True if moe_intermediate_size is a key of the family's config.json.
 bool has_own_width(ModelType type) { return type == ModelType::qwen3_moe || type == ModelType::dots1; }
 
 void require_size(std::string_view where, std::string_view key, int64_t value) {
@@ -346,7 +346,7 @@ void complete(ModelConfig& m) {
     m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
   if (!has_experts(m.model_type)) return;
   if (m.moe_intermediate_size == 0 && !has_own_width(m.model_type)) m.moe_intermediate_size = m.intermediate_size;
-  // intermediate_size is the width of dense layers; the supported qwen3_moe models have none.
+  // intermediate_size is the width of dense layers; the supported qwen3_moe models have no dense layers.
   if (m.intermediate_size == 0 && m.first_k_dense_replace == 0) m.intermediate_size = m.moe_intermediate_size;
 }
 
@@ -412,7 +412,7 @@ std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const 
   } else {
     add_llama_keys(m, out);
   }
-  // transformers ignores it in these families; `athanor export` refuses it.
+  // transformers ignores this key in these families; `athanor export` refuses it.
   if (m.final_logit_softcapping > 0) out.set("final_logit_softcapping", Json::of(m.final_logit_softcapping));
   out.set("initializer_range", Json::of(m.initializer_range));
   out.set("tie_word_embeddings", Json::of(m.tie_word_embeddings));

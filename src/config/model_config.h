@@ -15,7 +15,7 @@ namespace athanor {
 // athanor: Llama's block with every option open; a family of this program only.
 enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
 enum class RopeType { none, linear, llama3, yarn, proportional };
-// What is normalized in a sublayer (attention or MLP): its input, its output before the residual addition, or both.
+// Tensors that a sublayer (attention or MLP) normalizes: its input, its output before the residual addition, or both.
 enum class SublayerNorm { before, after, both };
 enum class LayerType { full_attention, sliding_attention, sparse_attention };
 
@@ -85,9 +85,9 @@ struct ModelConfig {
   double attn_logit_softcapping = 0;   // attention logits become this * tanh(logits / this); 0 = off
   bool attention_sinks = false;        // a learned logit per head in the denominator of the softmax
   std::vector<LayerType> layer_types;  // type of each layer; empty: all use sliding_window
-  int64_t sparse_block_size = 0;       // of sparse_attention layers: tokens of a block
-  int64_t sparse_local_blocks = 0;     // blocks of a group, whose keys its queries see
-  int64_t sparse_global_blocks = 0;    // last blocks of each group, which all later queries see
+  int64_t sparse_block_size = 0;       // tokens of a block of sparse_attention layers
+  int64_t sparse_local_blocks = 0;     // blocks of a group; queries see all earlier keys of their own group
+  int64_t sparse_global_blocks = 0;    // last blocks of each group, whose keys all later queries see
   std::vector<double> resid_lambdas;   // initial factor of the residual stream at each block; empty: none
   std::vector<double> x0_lambdas;      // initial factor of the normed embedding added at each block; empty: none
   // For each block and the final norm: the block whose output is added to the residual stream there, or -1; empty:
@@ -121,18 +121,18 @@ ModelConfig model_defaults(ModelType);
 int64_t window_of(const ModelConfig&, int64_t layer);
 // Pattern of a layer with sparse_attention; none for other layers.
 SparsePattern sparse_pattern_of(const ModelConfig&, int64_t layer);
-// Number of value embedding tables; and what a layer adds to V: a table row, or the first layer's V.
+// Number of value embedding tables; and the tensors that a layer adds to V: a table row, or the first layer's V.
 int64_t value_tables(const ModelConfig&);
 bool has_value_embedding(const ModelConfig&, int64_t layer);
 bool adds_first_values(const ModelConfig&, int64_t layer);
-// The first option, with its value, that exists only in model_type athanor; empty: none.
+// First option that the shape uses and that only model_type athanor has, with its value; empty: none.
 std::string option_of_athanor(const ModelConfig&);
 
-// Whether the family can have experts, and whether this layer has them.
-bool norms_all_heads(ModelType);  // qk_norm is of all heads together
+bool norms_all_heads(ModelType);  // qk_norm normalizes all heads together
+// True if the family can have experts; and if this layer has them.
 bool has_experts(ModelType);
 bool has_experts(const ModelConfig&, int64_t layer);
-// Whether expert selection adds a bias to the router's scores (e_score_correction_bias).
+// True if expert selection adds a bias to the router's scores (e_score_correction_bias).
 bool has_router_bias(ModelType);
 // Sum of the widths of the shared experts.
 int64_t shared_width(const ModelConfig&);
@@ -146,7 +146,7 @@ void validate(const ModelConfig&, std::string_view where = "model");
 // The part of validate() for the options of model_type athanor (model_options.cc).
 void validate_options(const ModelConfig&, std::string_view where);
 
-// Number of trained values; a tied head is counted once.
+// Number of trained values; a tied output head is not counted a second time.
 int64_t parameter_count(const ModelConfig&);
 // Number of parameters that one token uses: only the chosen experts count.
 int64_t active_parameter_count(const ModelConfig&);

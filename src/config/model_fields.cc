@@ -125,7 +125,7 @@ Json scaling_schema() {
 
 std::vector<Field<ModelConfig>> model_fields() {
   std::vector<Field<M>> fields = {
-      choice<&M::model_type>("model_type", refused, "family of the architecture").required(),
+      choice<&M::model_type>("model_type", refused, "model family").required(),
       number("vocab_size", &M::vocab_size, between(1, kMaxTokenId), refused, "", "rows of the token embedding")
           .required(),
       number("hidden_size", &M::hidden_size, between(1, 1 << 20), refused, "", "width of the residual stream")
@@ -154,76 +154,78 @@ std::vector<Field<ModelConfig>> model_fields() {
           .synonym({"n_positions"})
           .required(),
       number("norm_eps", &M::norm_eps, Range{.low = 0, .high = 1, .open_low = true, .open_high = true}, refused, "",
-             "added to the mean square in every norm")
+             "epsilon added to the mean square in every norm")
           .synonym({"rms_norm_eps", "layer_norm_epsilon"}),
-      number("rope_theta", &M::rope_theta, above(1), refused, "", "base of the rotary frequencies"),
+      number("rope_theta", &M::rope_theta, above(1), refused, "", "base of the RoPE frequencies"),
       custom("rope_scaling", Custom<M>{read_scaling, write_scaling, scaling_schema, "object or null"}, refused,
-             "stretching of rotary embeddings; also accepted as rope_parameters")
+             "RoPE scaling for longer contexts; also accepted as rope_parameters")
           .unset_is("null"),
-      number(
-          "sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
-          "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1, athanor); "
-          "null or 0 = all before it")
+      number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
+             "sliding-window size, including the token itself (mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1, "
+             "athanor); null or 0 = full causal attention")
           .or_word("null", 0),
       option("attention_bias", &M::attention_bias, refused,
-             "bias on Q, K and V, of athanor on the output projection, too; each family but athanor has one value")
+             "bias of the Q, K and V projections (athanor: also of the output projection); fixed by the family except "
+             "athanor")
           .unset_is("gpt2, qwen2: true"),
       option("qk_norm", &M::qk_norm, refused,
-             "RMSNorm on each head's Q and K, of olmoe on all heads together; each family but athanor has one value")
+             "RMSNorm of Q and K per head (olmoe: over all heads together); fixed by the family except athanor")
           .unset_is("qwen3, qwen3_moe, olmoe, dots1: true"),
-      option("tie_word_embeddings", &M::tie_word_embeddings, refused, "the output head is the token embedding")
+      option("tie_word_embeddings", &M::tie_word_embeddings, refused,
+             "the output head shares the weights of the token embedding")
           .unset_is("gpt2: true; others: false"),
       number("final_logit_softcapping", &M::final_logit_softcapping, between(0, 1e6), refused, "",
-             "logits become this times tanh(logits / this), as in Gemma 2, which has 30; null or 0 = off")
+             "softcap of the logits, softcap * tanh(logits / softcap), as in Gemma 2, which uses 30; null or 0 = off")
           .or_word("null", 0),
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("num_experts", &M::num_experts, between(0, 4096), refused, "",
-             "mixtral, qwen3_moe, olmoe, dots1: feed-forward layers beside each other in each block; null or 0 = no "
-             "experts")
+             "mixtral, qwen3_moe, olmoe, dots1: experts per layer; null or 0 = no experts")
           .or_word("null", 0)
           .synonym({"num_local_experts", "n_routed_experts"}),
       number("num_experts_per_tok", &M::num_experts_per_tok, between(0, 4096), refused, "",
-             "experts that each token passes, those with the largest logits of the router, of dots1 with the largest "
-             "scores plus bias")
+             "experts per token, those with the largest router logits (dots1: scores plus bias)")
           .or_word("null", 0),
-      number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "", "width of an expert")
+      number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "",
+             "intermediate size of an expert")
           .or_word("null", 0)
           .unset_is("qwen3_moe, dots1: required; mixtral, olmoe: intermediate_size"),
       option("norm_topk_prob", &M::norm_topk_prob, refused,
-             "the weights of a token's experts are divided by their sum; mixtral always")
+             "normalize the router weights of a token's chosen experts to sum to 1 (mixtral: always)")
           .unset_is("mixtral: true; others: false"),
-      choice<&M::scoring_func>("scoring_func", refused,
-                               "scores of experts: softmax over all of them, or the sigmoid of each logit; each family "
-                               "has one")
+      choice<&M::scoring_func>(
+          "scoring_func", refused,
+          "router scores: softmax over all experts, or the sigmoid of each logit; fixed by the family")
           .unset_is("dots1: sigmoid; others: softmax"),
       number("n_group", &M::n_group, between(1, 256), refused, "",
-             "dots1: equal groups of neighbouring experts, of which each token is limited to topk_group; a group's "
-             "value is the sum of its two largest scores plus bias; null = 1")
+             "dots1: number of equal groups of consecutive experts; each token chooses from the topk_group groups with "
+             "the largest sum of their two best scores plus bias; null = 1")
           .or_word("null", 1),
-      number("topk_group", &M::topk_group, between(1, 256), refused, "", "dots1: see n_group; null = 1")
+      number("topk_group", &M::topk_group, between(1, 256), refused, "",
+             "dots1: groups a token may choose from, see n_group; null = 1")
           .or_word("null", 1),
       number("routed_scaling_factor", &M::routed_scaling_factor, Range{.low = 0, .high = 1e3, .open_low = true},
-             refused, "", "dots1: factor of the weights of a token's experts"),
+             refused, "", "dots1: factor of the router weights of a token's experts"),
       number("n_shared_experts", &M::n_shared_experts, between(0, 4096), refused, "",
-             "dots1: experts that every token passes, of weight 1: one feed-forward layer of n_shared_experts "
-             "moe_intermediate_size; null or 0 = none")
+             "dots1: shared experts, which process every token with weight 1, computed as one feed-forward layer of "
+             "size n_shared_experts * moe_intermediate_size; null or 0 = none")
           .or_word("null", 0),
       number("first_k_dense_replace", &M::first_k_dense_replace, between(0, 1 << 16), refused, "",
-             "dots1: first layers, which have one feed-forward layer of intermediate_size and no experts; null = 0")
+             "dots1: number of first layers with a dense feed-forward layer of intermediate_size instead of experts; "
+             "null = 0")
           .or_word("null", 0),
       number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
-             "factor of the loss that balances experts: E / (k T^2) sum_i c_i sum_t p_ti over each sequence and layer, "
-             "1 where all experts have equal shares, p being scores divided by their sum; 0 = off")
+             "coefficient of the auxiliary load-balancing loss E / (k T^2) sum_i c_i sum_t p_ti of each sequence and "
+             "layer (1 if balanced), where p are scores normalized to sum to 1; 0 = off")
           .unset_is("olmoe: 0.01; mixtral, qwen3_moe: 0.001; dots1: 0"),
-      number("router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
-             "factor of the squared logarithm of the sum of the router's exponentials, mean over tokens, of each "
-             "layer; 0 = off"),
+      number(
+          "router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
+          "coefficient of the router z-loss of each layer, the mean over tokens of (log sum exp(logits))^2; 0 = off"),
       number("bos_token_id", &M::bos_token_id, between(-1, kMaxTokenId), refused, "token",
-             "begins a text; null or -1 = none")
+             "beginning-of-text token; null or -1 = none")
           .or_word("null", -1),
       number("eos_token_id", &M::eos_token_id, between(-1, kMaxTokenId), refused, "token",
-             "ends a text; null or -1 = none")
+             "end-of-text token; null or -1 = none")
           .or_word("null", -1),
   };
   const std::vector<Field<M>> blocks = block_fields();
@@ -237,32 +239,34 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
   const Range frequency{.low = 0, .high = 1e6, .open_low = true};
   return {
       choice<&R::rope_type>("rope_type", refused,
-                            "linear divides positions by factor; llama3 and yarn only those of low frequencies; "
-                            "proportional turns only the pairs of high frequencies")
+                            "linear = divide positions by factor; llama3 and yarn = scale low frequencies only; "
+                            "proportional = rotate only the high-frequency pairs of a head")
           .required(),
-      number("factor", &R::factor, factor, refused, "", "how many times longer the context becomes"),
+      number("factor", &R::factor, factor, refused, "", "ratio of the new to the original context length"),
       number("low_freq_factor", &R::low_freq_factor, frequency, refused, "",
-             "llama3: wavelengths above original / this are stretched in full"),
+             "llama3: wavelengths above original context / this are fully scaled"),
       number("high_freq_factor", &R::high_freq_factor, frequency, refused, "",
-             "llama3: wavelengths below original / this are kept"),
+             "llama3: wavelengths below original context / this are not scaled"),
       number("original_max_position_embeddings", &R::original_max_position_embeddings, between(0, kMaxTokenId), refused,
-             "tokens", "llama3, yarn: context before stretching"),
+             "tokens", "llama3, yarn: context length before scaling"),
       number("beta_fast", &R::beta_fast, frequency, refused, "",
-             "yarn: frequencies with more turns than this in the original context are kept")
+             "yarn: frequencies with more rotations than this in the original context are not scaled")
           .or_word("null", 32),
       number("beta_slow", &R::beta_slow, frequency, refused, "",
-             "yarn: frequencies with fewer turns than this are stretched in full")
+             "yarn: frequencies with fewer rotations than this in the original context are fully scaled")
           .or_word("null", 1),
       number("attention_factor", &R::attention_factor, between(0, 1e6), refused, "",
-             "yarn: scales cos and sin; null or 0 = 0.1 ln(factor) + 1")
+             "yarn: factor of cos and sin; null or 0 = 0.1 ln(factor) + 1")
           .or_word("null", 0),
       number("mscale", &R::mscale, between(0, 1e6), refused, "",
-             "yarn: with mscale_all_dim, attention_factor is the ratio of 0.1 mscale ln(factor) + 1 of the two")
+             "yarn: with mscale_all_dim, attention_factor is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim "
+             "ln(factor) + 1)")
           .or_word("null", 0),
       number("mscale_all_dim", &R::mscale_all_dim, between(0, 1e6), refused, "", "yarn: see mscale").or_word("null", 0),
       number("partial_rotary_factor", &R::partial_rotary_factor, Range{.low = 0, .high = 1, .open_low = true}, refused,
-             "", "proportional: share of a head's pairs that turn, those of the highest frequencies"),
-      option("truncate", &R::truncate, refused, "yarn: the bounds of the blend are rounded to whole dimensions"),
+             "", "proportional: fraction of a head's pairs that are rotated, the highest frequencies"),
+      option("truncate", &R::truncate, refused,
+             "yarn: round the bounds of the interpolation range to whole dimensions"),
   };
 }
 
@@ -297,7 +301,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
-  const bool own_lists = m.model_type == ModelType::athanor;  // in which layer_types is an option of its own
+  const bool own_lists = m.model_type == ModelType::athanor;  // where layer_types is an option of its own
   const Dependent dependent = own_lists ? Dependent{} : take_dependent(own);
   read_fields(model_fields(), own, path, m, notices);
   apply_dependent(dependent, path, m);

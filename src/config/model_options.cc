@@ -1,4 +1,4 @@
-// The options that only model_type athanor leaves open: which one a shape has, and whether they make a model.
+// Options that only model_type athanor leaves open: finds those that a shape uses, and checks their combinations.
 #include "config/model_options.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// Sparse layers and their three keys come together.
+// Sparse layers and their three keys must be given together.
 void validate_sparse(const ModelConfig& m, std::string_view where) {
   const bool sparse = std::ranges::count(m.layer_types, LayerType::sparse_attention) > 0;
   for (const auto& [key, value] : {std::pair{"sparse_block_size", m.sparse_block_size},
@@ -100,7 +100,7 @@ bool adds_first_values(const ModelConfig& m, int64_t layer) { return !m.value_re
 
 std::string differing_option(const ModelConfig& a, const ModelConfig& b) {
   for (const auto& field : block_fields()) {
-    if (field.key == "initializer_ranges") continue;  // says nothing about trained weights
+    if (field.key == "initializer_ranges") continue;  // does not affect trained weights
     const std::string value = to_line(write_field(field, a));
     if (value != to_line(write_field(field, b))) return cat(field.key, " ", value);
   }

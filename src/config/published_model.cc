@@ -56,7 +56,7 @@ constexpr std::string_view kSkipped[] = {
     "max_sequence_length", "vocab_file", "prefix", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
     "decoder_start_token_id", "num_labels", "finetuning_task", "classifier_dropout", "tie_encoder_decoder",
     "cross_attention_hidden_size", "keys_to_ignore_at_inference", "n_special", "predict_special_tokens",
-    // how a program computes, or which program wrote the file
+    // settings of other programs' computations, and the name of the program that wrote the file
     "torchscript", "use_bfloat16", "tf_legacy_loss", "xla_device", "_commit_hash", "name_or_path", "model_name",
     "attn_implementation", "_attn_implementation", "_flash_attn_2_enabled", "use_flash_attention_2", "use_flash_attn",
     "is_llama_config", "unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "gradient_checkpointing_kwargs",
@@ -68,7 +68,7 @@ struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
   Of family = Of::all;
   bool applies_to(ModelType type) const {
-    if (family == Of::others && type == ModelType::athanor) return false;  // they are options of athanor
+    if (family == Of::others && type == ModelType::athanor) return false;  // these keys are options of athanor
     return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
   }
 };
@@ -97,7 +97,7 @@ constexpr OnlyValues kOnly[] = {
     {"partial_rotary_factor", "1", "RoPE turns whole heads"},
     {"use_mrope", "false", "positions have one dimension"},
     {"rope_interleaved", "false", "RoPE turns the two halves of a head"},
-    {"auto_map", "null {}", "code beside the weights is not run"},
+    {"auto_map", "null {}", "code next to the weights is not run"},
     {"quantization", "null {}", "weights are plain floats or FP8"},
     {"pruned_heads", "null {}", "all layers have all heads"},
     {"is_causal", "true", "attention is causal"},
@@ -234,7 +234,7 @@ constexpr PublishedDefault kDefaults[] = {
 };
 constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults if the switch is true
 
-// Whether the object contains the option `key` under any of its names.
+// True if the object contains the option `key` under any of its names.
 bool gives(const Json& model, const std::vector<Field<ModelConfig>>& fields, std::string_view key) {
   const Field<ModelConfig>* option = find_field(fields, key);
   return std::ranges::any_of(model.keys, [&](const std::string& k) { return find_field(fields, k) == option; });
@@ -256,8 +256,8 @@ void default_window(Json& model, const std::string& path, ModelType family, Noti
     model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
 }
 
-// dots1 has no switch: layers from max_window_layers on (62 by default) have the window, unless layer_types says
-// otherwise. Its published files name the score function after the load-balancing method.
+// dots1 has no switch: layers from max_window_layers on (62 by default) have the window, unless layer_types gives other
+// types. Its published files name the score function after the load-balancing method.
 void default_dots1(Json& model) {
   if (!model.find("use_sliding_window")) model.set("use_sliding_window", Json::of(true));
   if (!model.find("sliding_window")) model.set("sliding_window", Json::of(kWindowOfQwen));
@@ -288,7 +288,7 @@ void default_scaling(Json& model, const std::string& path) {
   }
 }
 
-// Removes dropout, which concerns only how the other program trained.
+// Removes dropout, which only affects how the other program trained.
 void forget_dropout(Json& model, const std::string& path, Notices notices) {
   for (const auto& only : kOnly) {
     const Json* value = model.find(only.key);
@@ -300,7 +300,7 @@ void forget_dropout(Json& model, const std::string& path, Notices notices) {
   }
 }
 
-// Whether the value is a token id outside the vocabulary, for models with a smaller vocabulary than the published one.
+// True if the value is a token id outside the vocabulary, for models with a smaller vocabulary than the published one.
 bool is_beyond(const Json& model, std::string_view key, const Json& value) {
   const Json* vocabulary = model.find("vocab_size");
   return key.ends_with("_token_id") && vocabulary && vocabulary->is_number() && value.real >= vocabulary->real;

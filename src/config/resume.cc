@@ -64,7 +64,7 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   auto fields = config_fields();
   std::erase_if(fields, [](const auto& field) { return field.key == "model"; });
   compare(fields, "", old, now, Config{}, changes);
-  // With the mask of another model, pruning starts anew from the checkpoint, whatever was pruned before.
+  // With a mask from another model, pruning starts anew from the checkpoint, whatever was pruned before.
   if (!now.prune_mask_from.empty() && std::ranges::count(changes, "pruning.mask_from", &ConfigChange::key) > 0)
     for (ConfigChange& c : changes)
       if (c.key.starts_with("pruning.")) c.rule = OnResume::notice;

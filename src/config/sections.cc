@@ -20,8 +20,7 @@ std::span<const Section> config_sections() {
       {"sgd", "SGD", "Options of optimizer sgd."},
       {"lion", "Lion", "Options of optimizer lion."},
       {"muon", "Muon and NorMuon", "Options of optimizers muon and normuon."},
-      {"averaging", "Averages of the weights",
-       "An average that is kept beside the weights, for evaluations and exports."},
+      {"averaging", "Averages of the weights", "Averages of the weights, for evaluations and exports."},
       {"schedule", "Schedules of learning rate, momentum and weight decay",
        "How the learning rate, the decay of the first moment and the weight decay change over the run."},
       {"dropout", "Dropout", "Random parts of the model are left out in training."},
@@ -35,7 +34,7 @@ std::span<const Section> config_sections() {
       {"fim", "Fill-in-the-middle", "Documents are reordered so that their middle is predicted last."},
       {"distillation", "Distillation", "A run also learns the distribution of a teacher over the next token."},
       {"pruning", "Pruning", "Weights are set to zero in training."},
-      {"lora", "Low-rank adapters", "LoRA, rsLoRA, DoRA and QLoRA: small matrices are trained beside frozen weights."},
+      {"lora", "Low-rank adapters", "LoRA, rsLoRA, DoRA and QLoRA: small trained matrices next to frozen weights."},
   };
   return kSections;
 }

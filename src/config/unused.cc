@@ -1,4 +1,4 @@
-// Keys that a configuration sets but that have no effect with its other keys.
+// Finds keys that a configuration sets but that have no effect with its other keys.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -27,7 +27,7 @@ class Unused {
   const Config defaults_ = {};
 };
 
-// Whether some weights have Adam moments: with Adam variants, and with rules that leave some weights to AdamW.
+// True if some weights have Adam moments: with Adam variants, and with rules that leave some weights to AdamW.
 bool keeps_adam_moments(const Config& c) {
   const auto keeps = [](RuleName rule) {
     return rule != RuleName::sgd && rule != RuleName::lion && rule != RuleName::adafactor;

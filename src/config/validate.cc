@@ -92,7 +92,7 @@ void validate_batch(Config& c) {
   validate_windows(c);
   validate_ahead(c);
   if (accumulation > 0) {
-    // The devices divide the rest; the trainer checks their number.
+    // The number of devices must divide the quotient; the trainer checks that.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);
     require(once <= double(c.global_batch_size) && c.global_batch_size % int64_t(once) == 0,
             "gradient_accumulation_steps: ", accumulation, " times micro_batch_size ",
@@ -297,7 +297,7 @@ void validate_precision(Config& c) {
   only_with_low_precision(c.log_quantization_interval == 0, "logging.quantization_interval");
 }
 
-// Rules that overwrite the gradient with the update, where bf16 would round more than the gradient.
+// True for rules that overwrite the gradient with the update: with a bf16 gradient, the update would be rounded, too.
 bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName::adafactor || compresses(o); }
 
 void validate_gradients(const Config& c) {
@@ -349,7 +349,7 @@ std::string tensor_sizes(const ModelConfig& m) {
   return text;
 }
 
-// Why this rule cannot update tensor-parallel shards of matrices; null: it can.
+// Returns why this rule cannot update tensor-parallel shards of matrices; null if it can.
 const char* needs_more_than_parts(RuleName o) {
   if (o == RuleName::adamw_8bit)
     return "keeps a scale for each block of moments of all of it, which parts would divide";
@@ -372,9 +372,6 @@ void validate_tensor_parallel(const Config& c) {
     require(does, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,
             " ranks; these do for this model: ", tensor_sizes(m));
   };
-  require(!norms_all_heads(m.model_type), "tensor_parallel_size: ", name_of(m.model_type),
-          " normalizes the queries of all heads together, of which ", ranks,
-          " ranks would have parts, and likewise the keys; set it to 1");
   divides("num_attention_heads", m.num_attention_heads, m.num_attention_heads % ranks == 0);
   divides("num_key_value_heads", m.num_key_value_heads, shares_key_heads(m, ranks));
   divides("intermediate_size", m.intermediate_size, m.intermediate_size % ranks == 0);
@@ -430,7 +427,7 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
-// What local updates cannot be combined with.
+// Refuses options that local updates cannot be combined with.
 void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
   require(c.local_fragments <= c.local_steps, "local_updates.fragments: ", c.local_fragments,
@@ -448,7 +445,7 @@ void validate_workers(const Config& c) {
   }
   const auto averages = [&](bool set, const char* key) {
     require(!set, key,
-            ": evaluations would read a second average of the weights beside the one of local_updates.steps ",
+            ": evaluations would read a second average of the weights in addition to that of local_updates.steps ",
             c.local_steps, "; set it to 0, or local_updates.steps to 0");
   };
   averages(c.ema_decay > 0.0, "averaging.ema_decay");
@@ -489,7 +486,7 @@ void validate_ranks(const Config& c) {
           " of rampup_batch_size are not multiples of ", leaves, " times micro_batch_size ", c.micro_batch_size);
 }
 
-// What the options of model_type athanor cannot be combined with.
+// Refuses options that the options of model_type athanor cannot be combined with.
 void validate_block(const Config& c) {
   const ModelConfig& m = c.model;
   require(m.x0_lambdas.empty() || c.pipeline_parallel_size == 1, "model.x0_lambdas: with the ",
@@ -553,7 +550,7 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
                       .optimizer = rest,
                       .lr_factor = 1 / of.mup_width,
                       .weight_decay = 0.0});
-    if (!muon)  // weights decay by lr x weight_decay, which is kept constant
+    if (!muon)  // keeps lr x weight_decay, the decay of the weights per step, constant
       groups.push_back(
           {.role = Role::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
   }

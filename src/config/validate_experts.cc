@@ -19,7 +19,6 @@ void validate_router(const Config& c) {
           m.num_experts, "; set it to 0");
 }
 
-// Every rank holds whole experts.
 void validate_expert_parallel(const Config& c) {
   const int64_t ranks = c.expert_parallel_size;
   if (ranks == 1) return;

@@ -1,4 +1,4 @@
-// What may be offloaded to host memory, and what that requires of the other options.
+// Which tensors may be offloaded to host memory, and what that requires of the other options.
 #include <algorithm>
 
 #include "config/config.h"
@@ -7,8 +7,8 @@
 namespace athanor {
 namespace {
 
-// Rules whose step needs the gradients of all weights at once: for norms of whole tensors, or because ranks exchange
-// matrices.
+// True for rules whose step needs the gradients of all weights at once: for norms of whole tensors, or because ranks
+// exchange matrices.
 bool needs_whole_gradients(RuleName rule) {
   constexpr RuleName kRules[] = {RuleName::muon, RuleName::normuon, RuleName::lamb, RuleName::adafactor};
   return compresses(rule) || std::ranges::find(kRules, rule) != std::end(kRules);

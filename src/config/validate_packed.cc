@@ -1,4 +1,4 @@
-// What gradients and weights that ranks send in 4 and 8 bits require of the other options.
+// Requirements of 4-bit and 8-bit exchanges of gradients and weights on the other options.
 #include "config/config.h"
 #include "config/require.h"
 

@@ -131,9 +131,9 @@ void AdapterFolder::read_peft_config() {
   const nlohmann::json base = json.value("base_model_name_or_path", nlohmann::json());
   about_.path = base.is_string() ? base.get<std::string>() : "";
   std::error_code ignored;
-  const fs::path beside = fs::path(path_) / about_.path;
-  if (!about_.path.empty() && !fs::exists(about_.path, ignored) && fs::exists(beside, ignored))
-    about_.path = beside.string();
+  const fs::path sibling = fs::path(path_) / about_.path;
+  if (!about_.path.empty() && !fs::exists(about_.path, ignored) && fs::exists(sibling, ignored))
+    about_.path = sibling.string();
 }
 
 void AdapterFolder::find_modules() {
@@ -149,7 +149,7 @@ void AdapterFolder::find_modules() {
   if (files_)
     for (const auto& [name, place] : files_->tensors()) add(name);
   else
-    for (const auto& [name, info] : checkpoint_->tensors())  // tensors of optimizers have prefixes of their own
+    for (const auto& [name, info] : checkpoint_->tensors())  // names of optimizer tensors have prefixes
       if (name.starts_with("model.") || name.starts_with("transformer.")) add(name);
   modules_.assign(found.begin(), found.end());
   if (modules_.empty()) throw Error(cat(path_, ": holds no adapters"));

@@ -39,8 +39,8 @@ class AdapterFolder {
   bool adapts(const std::string& module) const;
   std::vector<std::string> tensor_names(const std::string& module) const;  // names of the module's adapter tensors
   Shape shape_of(const std::string& name) const { return stored(name).shape; }
-  void require_shape(const std::string& name, const Shape& shape) const;  // Error that names both shapes if they differ
-  std::vector<float> read(const std::string& name) const;                 // NaN and infinite values are an Error
+  void require_shape(const std::string& name, const Shape& shape) const;  // throws Error naming both if different
+  std::vector<float> read(const std::string& name) const;                 // throws Error for NaN and infinite values
 
  private:
   struct Stored {

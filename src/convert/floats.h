@@ -19,7 +19,8 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows);
 // Number of values that are NaN or infinite.
 int64_t count_non_finite(std::span<const std::byte> bytes, DType dtype);
 
-// Rounds to nearest even. A finite value outside the range of dtype (f16 ends at 65504) is an Error naming `what`.
+// Rounds to nearest even. A finite value outside the range of dtype (the maximum of f16 is 65504) is an Error naming
+// `what`.
 void from_floats(std::span<const float> values, DType dtype, std::string_view what, std::vector<std::byte>& out);
 
 }  // namespace athanor

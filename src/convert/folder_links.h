@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Where links in a model's folder may lead: into the folder, or anywhere if the user trusts the folder.
+// Allowed targets of links in a model's folder: inside the folder, or anywhere if the user trusts the folder.
 enum class Links : uint8_t { inside, anywhere };
 
 // Throws Error(usage) if folder/name leads out of the folder. Exception: the blobs of the Hugging Face hub's cache,

@@ -56,7 +56,7 @@ struct Affine {
   float d, dmin;
 };
 
-// Without importance: weights of a sub-block are its RMS + |x|, and the largest scale is quantized to 63.
+// Without importance: weights of a sub-block are its RMS + |x|, and the maximum scale is quantized to 63.
 template <int kBits>
 void search_plain(std::span<const float> x, Quants& q, Affine& found) {
   constexpr AffineTrials trials = kBits == 4 ? AffineTrials{.first = -1.0f, .step = 0.1f, .trials = 21}
@@ -85,8 +85,8 @@ void search_plain(std::span<const float> x, Quants& q, Affine& found) {
   found.dmin = max_min / 63.0f;
 }
 
-// With importance: weights are importance sqrt(2 mean square of the block + x^2), and the scales are themselves
-// quantized with the sum of weights of their sub-block.
+// With importance: weights are importance sqrt(2 mean square of the block + x^2), and the scales are quantized, too,
+// each weighted by the sum of weights of its sub-block.
 template <int kBits>
 void search_weighted(std::span<const float> x, std::span<const float> importance, Quants& q, Affine& found) {
   constexpr AffineTrials trials = {.first = -0.9f, .step = 0.05f, .trials = 37};

@@ -59,7 +59,7 @@ float mean_square_of(std::span<const float> row) {
   return sum / float(row.size());
 }
 
-// x ~ scale (q - limit): the scale follows from the value of largest magnitude, whose q is 0.
+// x ~ scale (q - limit): the scale is set by the value with the largest absolute value, whose q is 0.
 template <int kBits>
 float by_extreme(std::span<const float> x, Quants& q) {
   constexpr int limit = 1 << (kBits - 1);

@@ -17,8 +17,8 @@ inline int truncated(float value) { return std::isfinite(value) ? int(value) : 0
 
 constexpr float kAllZero = 1e-15f;  // an amax below this counts as 0
 
-// Fits x ~ scale (q - limit), q in [0, 2 limit). Tries 19 scales around -(the value of largest magnitude) / limit.
-// weights: x^2 if empty.
+// Fits x ~ scale (q - limit), q in [0, 2 limit). Tries 19 scales around -(the value with the largest absolute value) /
+// limit. weights: x^2 if empty.
 float search_symmetric(std::span<const float> x, std::span<const float> weights, int limit, uint8_t* q);
 
 // Fits x ~ scale q - min, q in [0, levels], min >= 0. Tries inverse scales (levels + first + i step) / range for i in

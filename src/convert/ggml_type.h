@@ -1,5 +1,5 @@
 // Element types of GGUF tensors: floats, and blocks of small integers that share f16 scales. Quantization reproduces
-// the bytes of ggml's own quantizer [ggml src/ggml-quants.c], and dequantization matches its. Independent of models and
+// the bytes of ggml's own quantizer [ggml src/ggml-quants.c], and dequantization its values. Independent of models and
 // files.
 #pragma once
 #include <cstddef>
@@ -34,7 +34,7 @@ using DequantizeBlock = void (*)(const std::byte* block, float* out);
 struct GgmlTypeInfo {
   GgmlType type;
   const char* name;
-  int64_t block;         // values per block; a block never crosses a row
+  int64_t block;         // values per block; a block never crosses the end of a row
   int64_t bytes;         // bytes per block
   QuantizeRow quantize;  // null for floats
   DequantizeBlock dequantize;

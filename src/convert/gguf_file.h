@@ -32,7 +32,7 @@ class GgufFile {
   };
   void add(GgufTensor tensor) { tensors_.push_back(std::move(tensor)); }
 
-  // Orders tensors as llama.cpp's quantizer does: by layer, with tensors outside of layers first, then by name.
+  // Orders tensors like llama.cpp's quantizer: by layer, with tensors outside of layers first, then by name.
   void sort_tensors();
   // Atomic; returns the size of the file in bytes.
   int64_t write(const std::string& path) const;

@@ -65,7 +65,7 @@ GgmlType for_down(const GgufMixture& mix, const ModelConfig& m, int64_t layer, b
   return mix.type;
 }
 
-// The type itself if its blocks divide a row of so many columns, else one with smaller blocks.
+// The type itself if its block size divides `columns`, else one with smaller blocks.
 GgmlType fitting(GgmlType type, int64_t columns) {
   if (columns % ggml_info(type).block == 0) return type;
   const GgmlType smaller = type == GgmlType::q4_k   ? GgmlType::q5_0

@@ -22,7 +22,7 @@ std::optional<GgufMixture> mixture_named(std::string_view name);  // "q4_K" mean
 std::vector<std::string> mixture_names();
 const GgufMixture& mixture_of_floats(GgmlType type);  // f32, f16 and bf16
 
-// The type of a matrix, by its GGUF name. importance: whether there is an importance matrix, which changes some
+// The type of a matrix, by its GGUF name. importance: true if there is an importance matrix, which changes some
 // choices. If `columns` is no multiple of the block, returns a type with smaller blocks, or f16.
 GgmlType matrix_type(const GgufMixture&, const ModelConfig&, const std::string& gguf_name, int64_t columns,
                      bool importance);

@@ -173,7 +173,7 @@ class GgufModelWriter {
     sink(bytes);
   }
 
-  // Adds one tensor: of one weight, or of several experts' weights of equal shape, concatenated.
+  // Adds one tensor, made of one weight, or of several experts' weights of equal shape, concatenated.
   void add_rows(const std::string& name, const std::vector<const ModelFolder::Weight*>& weights,
                 const GgufLayout& layout) {
     const Shape& each = weights.front()->shape;

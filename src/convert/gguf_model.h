@@ -20,7 +20,7 @@ struct GgufOptions {
 // file in bytes.
 int64_t write_gguf(const ModelFolder& model, const std::string& path, const GgufOptions& options);
 
-// Adds the tokenizer's keys (gguf_tokenizer.cc); if the model's folder has no tokenizer, the file says so.
+// Adds the tokenizer's keys (gguf_tokenizer.cc); if the model's folder has no tokenizer, adds a key that says so.
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model);
 
 }  // namespace athanor

@@ -10,14 +10,14 @@
 
 namespace athanor {
 
-// llama.cpp's architecture for a family. RoPE of "llama" rotates adjacent elements of a head, the others' its two
-// halves.
+// llama.cpp's architecture for a family. RoPE of "llama" rotates adjacent elements of a head; the other architectures'
+// RoPE rotates its two halves.
 const char* gguf_architecture(ModelType type);
 std::string gguf_name(const std::string& name);  // GGUF name of a Hugging Face tensor
 
 inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func for sigmoid scores
 
-// A matrix of one expert. GGUF stores those of all experts of a layer as one tensor [experts, rows, columns].
+// A matrix of one expert. GGUF stores the matrices of all experts of a layer as one tensor [experts, rows, columns].
 struct ExpertName {
   std::string merged;
   int64_t number;

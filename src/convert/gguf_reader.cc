@@ -51,7 +51,7 @@ class Cursor {
     const auto bytes = take(number<uint64_t>(what), what);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  // Reads a count of things that take at least `each` bytes each.
+  // Reads a count of items that have at least `each` bytes.
   uint64_t count(int64_t each, std::string_view what, std::string_view things) {
     const auto count = number<uint64_t>(what);
     require_bytes(count, each, what, things);

@@ -27,7 +27,8 @@ class GgufReader {
   };
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
 
-  // Value of a key; arrays are skipped. nullopt if absent; an Error naming the key if it has another type.
+  // Value of a key; arrays are skipped. Returns nullopt if the key is absent; throws an Error naming it if it has
+  // another type.
   std::optional<double> number(const std::string& key) const;
   std::optional<std::string> text(const std::string& key) const;
 

@@ -104,7 +104,7 @@ class ConfigReader {
     }
     m_.num_experts = size("expert_count");
     m_.num_experts_per_tok = size("expert_used_count");
-    m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as llama.cpp computes it
+    m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as in llama.cpp
     const bool dots = m_.model_type == ModelType::dots1;
     if (m_.model_type == ModelType::qwen3_moe || dots) m_.moe_intermediate_size = size("expert_feed_forward_length");
     if (dots) add_routing();

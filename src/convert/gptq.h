@@ -17,7 +17,7 @@ struct GptqOptions {
 };
 
 struct GptqMatrix {
-  std::vector<uint8_t> quantized;  // [out, in]; value = scale (code - 2^(bits - 1))
+  std::vector<uint8_t> quantized;  // [out, in]; value = scale (q - 2^(bits - 1))
   std::vector<float> scales;       // [groups, out], representable in f16
   std::vector<int32_t> group_of;   // [in]: group of each input
 };

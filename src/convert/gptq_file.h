@@ -19,7 +19,7 @@ class ModelFolder;
 
 struct GptqExport {
   GptqOptions options;
-  // Sum over tokens of x x^T for the inputs of a weight, [in, in]; called once per weight.
+  // Returns the sum over tokens of x x^T for the inputs of a weight, [in, in]; called once per weight.
   std::function<std::vector<float>(const std::string& weight)> hessian;
   ThreadPool* pool;
 };
@@ -31,7 +31,7 @@ std::string gptq_name(const std::string& weight, GptqTensor);
 std::string quantization_config_json(const GptqOptions&);
 
 // The four tensors of a weight, which is quantized when the first of them is written. Folder and export must outlive
-// them. Throws Error(usage) if the sizes do not fit.
+// them. Throws Error(usage) if the shape does not fit bits or group size.
 std::vector<TensorData> gptq_matrix(const ModelFolder&, const std::string& weight, const GptqExport&);
 
 // The tensors of one linear layer as stored in the file, packed; the weight is [out, in].

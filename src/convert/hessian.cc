@@ -31,7 +31,7 @@ bool factor(Square& h, ThreadPool& pool) {
   return true;
 }
 
-// Inverse of the upper triangle r: U = r^-1, so that h^-1 = U^T U.
+// Inverse U = r^-1 of the upper triangle r, so that h^-1 = U^T U.
 Square inverse(const Square& r, ThreadPool& pool) {
   Square u{std::vector<float>(r.values.size()), r.size};
   // Row i of U solves U R = 1: U_ij = (1_ij - sum_{i<=k<j} U_ik R_kj) / R_jj.

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-// Files of tokenizers, and files that describe how to prompt or sample from the model.
+// Files of tokenizers, and settings for prompting and sampling.
 constexpr const char* kCarried[] = {kTokenizerFile,
                                     "tokenizer.json",
                                     "tokenizer_config.json",
@@ -190,7 +190,7 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   const std::vector<std::string> carried = carried_files(model.path(), model.links());
   for (const std::string& name : carried)
     writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));
-  if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");
+  if (carried.empty()) log::info(model.path(), ": no tokenizer next to the weights, none is written");
   if (options.manifest) writer.manifest();
   folder.commit();
   return bytes;

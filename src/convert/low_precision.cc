@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kBlock = 128;
 
-// Maps elements to scales.
+// Maps each element to its scale.
 struct Grid {
   Grid(const Shape& matrix, Fp8Blocks of)
       : blocks(of == Fp8Blocks::tensor    ? Blocks{matrix[0], matrix[1]}
@@ -79,7 +79,7 @@ std::string quantization_config_json(Fp8Blocks blocks) {
 Fp8Matrix fp8_matrix(const ModelFolder& model, const std::string& name, Fp8Blocks blocks) {
   const ModelFolder::Weight& weight = model.at(name);
   const Grid grid(weight.shape, blocks);
-  // Computed by whichever of the two tensors is written first.
+  // Computed when the first of the two tensors is written.
   const auto table = [&model, &weight, grid, made = std::make_shared<std::vector<CodeScale>>() ]() -> auto& {
     if (made->empty()) *made = code_scales(model, weight, grid);
     return *made;

@@ -34,7 +34,7 @@ struct Fp8Matrix {
 };
 Fp8Matrix fp8_matrix(const ModelFolder&, const std::string& weight, Fp8Blocks);
 
-// Dequantizes elements from `first` on, in row-major order, of a matrix of that shape to f32.
+// Dequantizes elements from `first` on, in row-major order, of a matrix of this shape to f32.
 void decode(std::span<const std::byte> quantized, int64_t first, const Shape& matrix, Fp8Blocks,
             std::span<const float> scales, std::vector<std::byte>& out);
 

@@ -121,7 +121,7 @@ void ModelFolder::open_adapter(int adapters) {
   });
   if (const std::string found = weights_fingerprint(*base_);
       !adapter_->fingerprint().empty() && found != adapter_->fingerprint())
-    throw Error(cat(path_, ": its adapters were trained beside other weights than those of ", base, " (fingerprint ",
+    throw Error(cat(path_, ": its adapters were trained on other weights than those of ", base, " (fingerprint ",
                     adapter_->fingerprint(), ", now ", found, "); put back the model that was there"),
                 Exit::usage);
   config_ = exists(cat(path_, "/config.json")) ? read_config(path_, links_) : base_->config();
@@ -420,7 +420,7 @@ ModelFolder::Weight ModelFolder::with_scales(const std::string& name, const Shap
     to_floats(bytes, found.dtype, scales_[name]);
     return {name, DType::f32, shape, blocks};
   }
-  throw Error(cat(path_, ": tensor ", name, " is f8_e4m3 of shape ", shape, "; expected its scales beside it: ", name,
+  throw Error(cat(path_, ": tensor ", name, " is f8_e4m3 of shape ", shape, "; expected its scales next to it: ", name,
                   "_scale of shape [1] or [", rows_of(shape), ", 1], or ", name,
                   "_scale_inv, one per 128 x 128 values"));
 }

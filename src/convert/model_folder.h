@@ -23,12 +23,12 @@ namespace athanor {
 
 class GgufWeights;
 
-// A folder in which every byte was verified, if it has a manifest.
+// A folder and its manifest, if it has one; every byte was verified against it.
 struct VerifiedModel {
   std::string folder;
-  bool elsewhere = false;  // another rank, which also opens the folder, has verified it
+  bool elsewhere = false;  // another rank, which also opens the folder, verifies it
 };
-// The folder itself, or for a run's folder its newest complete checkpoint. An Error if it is damaged.
+// Returns the folder itself, or for a run's folder its newest complete checkpoint. A damaged folder is an Error.
 VerifiedModel verified_model(const std::string& path, const Verify& verify = verify_checksums);
 
 class ModelFolder {
@@ -38,9 +38,9 @@ class ModelFolder {
   // averages and are read as they are; an Error(usage) if there are none. The weights of schedule_free_adamw are always
   // read as its averages.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
-  // adapters: number of adapter folders that led to this one as their base.
+  // adapters: number of adapter folders so far in the chain of base folders.
   explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
-  // A GGUF file of a model with known configuration: its keys are not read.
+  // Opens a GGUF file of a model with known configuration: the file's keys are not read.
   ModelFolder(const std::string& gguf, const ModelConfig& config);
   ~ModelFolder();
 
@@ -58,8 +58,8 @@ class ModelFolder {
     std::optional<Nf4State> nf4 = {};    // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
-    // The checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two pruned
-    // weights of every four to zero.
+    // True if the checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two
+    // pruned weights of every four to zero.
     bool two_of_four = false;
     // For adapter folders, read as f32. `merged`: dtype of the weight in the base folder. `quantized`: the adapters
     // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: reading adds the weight's
@@ -69,22 +69,22 @@ class ModelFolder {
   };
   const AdapterFolder* adapter() const { return adapter_.get(); }  // adapters merged into the base; may be null
   const std::vector<Weight>& weights() const { return weights_; }  // in model order; without a tied head
-  const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
+  const Weight& at(const std::string& name) const;                 // throws Error if there is no such tensor
 
   // Reads rows [begin, end) of the first dimension; for a vector, elements. NaN or infinite values are an Error that
   // names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // Reads elements [begin, end) in row-major order.
   void read_run(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
-  // The NF4 record of a matrix: the folder's own bytes, or its values quantized. An Error(usage) if the folder has NF4
-  // with the other kind of absmaxes.
+  // The NF4 record of a matrix: the bytes stored in the folder, or its values quantized. Throws Error(usage) if the
+  // folder stores NF4 with the other kind of absmaxes.
   std::vector<std::byte> nf4_record(const Weight&, bool nested) const;
   // The record of a matrix in bitsandbytes' file layout: its values are [outputs, inputs], so GPT-2's matrices are
   // transposed first. A GPT-2 folder that is itself in NF4 has no nf4_record().
   std::vector<std::byte> nf4_file_record(const Weight&, bool nested) const;
   // True if plain files store matrices as [in, out].
   bool in_out() const { return config_.model_type == ModelType::gpt2; }
-  // L2 norms of the outputs of a matrix; nested: of the matrix quantized to NF4, with that kind of absmaxes.
+  // L2 norms of the outputs of a matrix; if `nested` is set, of the matrix quantized to NF4 with that kind of absmaxes.
   std::vector<float> output_norms(const Weight&, std::optional<bool> nested) const;
   // Passes all rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
@@ -162,8 +162,8 @@ class ModelFolder {
   mutable Nf4Cache nf4_;
 };
 
-// The folder itself, or for a run's folder its newest complete checkpoint; logs its name and why newer ones were
-// skipped.
+// Returns the folder itself, or for a run's folder its newest complete checkpoint; logs its name and why newer ones
+// were skipped.
 std::string newest_model(const std::string& folder, const Verify& verify = verify_checksums);
 
 // A cheap checksum of the names, shapes and some values of all weights.

@@ -39,7 +39,7 @@ ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape
   return w;
 }
 
-// The NF4 record of a matrix that the folder stores in NF4; without `packed`, zeros in place of its values.
+// The NF4 record of a matrix that the folder stores in NF4; without `packed`, its values are replaced by zeros.
 std::vector<std::byte> ModelFolder::read_nf4_parts(const Weight& w, bool packed) const {
   const Nf4Record record(w.shape.numel(), w.nf4->nested);
   std::vector<std::byte> out(size_t(record.bytes)), bytes;

@@ -7,7 +7,7 @@ namespace athanor {
 
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);  // Error(usage) if the path exists already
+  explicit NewFolder(const std::string& path);  // throws Error(usage) if the path exists already
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   ~NewFolder();

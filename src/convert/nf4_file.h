@@ -24,7 +24,7 @@ struct Nf4Part {
   std::string name;
   DType dtype;
   Shape shape;
-  int64_t at, bytes;  // position in the Nf4Record; at = -1: not part of it
+  int64_t at, bytes;  // position in the Nf4Record; at = -1: not in it
 };
 std::string nf4_state_name(const std::string& weight);
 std::vector<Nf4Part> nf4_parts(const std::string& weight, const Nf4Record&);
@@ -33,7 +33,7 @@ struct Nf4State {
   bool nested = false;
   float offset = 0;
 };
-// Parses the text of the tensor nf4_state_name(). An Error names what this program does not support.
+// Parses the text of the tensor nf4_state_name(). An Error names the unsupported property.
 Nf4State parse_nf4_state(const std::string& text, const std::string& where, const Shape& matrix);
 
 // "quantization_config" for config.json, a JSON object.

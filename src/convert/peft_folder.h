@@ -7,7 +7,7 @@
 namespace athanor {
 
 // model: a folder of adapters (ModelFolder::adapter()), otherwise Error(usage). `out` must not exist; it is created
-// atomically. dtype: of the matrices; f32 if absent. Returns the size of the matrices in bytes.
+// atomically. dtype: dtype of the matrices in the file; f32 if absent. Returns the size of the matrices in bytes.
 int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std::optional<DType> dtype);
 
 }  // namespace athanor

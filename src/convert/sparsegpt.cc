@@ -15,7 +15,7 @@ constexpr int64_t kGroup = 4;
 // u: diagonal element of U for column c; u^2 is (H^-1)_cc restricted to the columns from c on.
 double score(float w, float u) { return double(w) * double(w) / (double(u) * double(u)); }
 
-// Mask [out, end - begin] for a block of columns: the given fraction with the smallest scores.
+// Mask [out, end - begin] for a block of columns: selects the given fraction with the smallest scores.
 std::vector<uint8_t> block_mask(const SparseGptProblem& p, const Square& u, int64_t begin, int64_t end, double share) {
   std::vector<double> scores;
   for (int64_t r = 0; r < int64_t(p.weight.size()); r += p.in)

@@ -21,7 +21,7 @@ struct SparseGptProblem {
   double damping = 0.01;     // fraction of the mean diagonal of the Hessian, added to its diagonal
   int64_t mask_block = 128;  // columns whose mask is chosen at once, over all rows
 };
-// Among equal scores prunes the first. Results do not depend on the number of threads.
+// Prunes the first of equal scores. Results do not depend on the number of threads.
 void prune_by_sparsegpt(SparseGptProblem, const Sparsity&, ThreadPool&);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// One-shot pruning at export: which weights of linear layers, as [out, in] matrices, are set to zero.
+// One-shot pruning at export: selects weights of linear layers, as [out, in] matrices, and sets them to zero.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@ struct Sparsity {
 // Parses "2:4" or a fraction between 0 and 1.
 std::optional<Sparsity> sparsity_named(const std::string& text);
 
-// Mask with 1 for the `count` smallest scores; among equal scores the first ones.
+// Mask with 1 for the `count` smallest scores; of equal scores, the first are selected.
 std::vector<uint8_t> mask_of_smallest(std::span<const double> scores, size_t count);
 
 struct PrunedExport {

@@ -9,7 +9,7 @@
 namespace athanor {
 
 // values: [out, in]; squares: [in], the sum of squares of each input. A fractional sparsity applies per row, rounded to
-// whole weights. Among equal scores the first are pruned.
+// whole weights. The first of equal scores are pruned.
 void prune_by_wanda(std::span<float> values, std::span<const double> squares, const Sparsity&);
 
 }  // namespace athanor

@@ -119,22 +119,16 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
 }
 
 void multiply(const Kernels& kern, const BlockGemm& p) {
-  if (p.pairs && p.by_column && !kern.by_column_pairs) {
-    alignas(64) float rows[kQueryBlock * kKeyBlock / 2];
-    kern.transpose(rows, kKeyBlock / 2, p.a, p.a_stride, p.k, p.rows);
-    BlockGemm by_row = p;
-    by_row.by_column = false, by_row.a = rows, by_row.a_stride = kKeyBlock / 2;
-    return multiply(kern, by_row);
-  }
-  const Kernels::MicroFn* micros = kern.micros(p.by_column, p.pairs);
+  const Kernels::MicroFn* micros = kern.micros(false, p.pairs);
   const int64_t mr = kern.max_rows(p.pairs);
   Micro m{};
-  m.a_stride = p.a_stride, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
+  m.a_stride = p.a_stride, m.b_stride = p.b_stride ? p.b_stride : kern.nr, m.c_stride = p.c_stride, m.k = p.k,
+  m.add = p.add;
   for (int64_t j = 0; j < p.cols; j += kern.nr) {
     m.b = m.ahead = p.b + j / kern.nr * p.b_panel;
     m.n = std::min<int64_t>(kern.nr, p.cols - j);
     for (int64_t i = 0; i < p.rows; i += mr) {
-      m.a = p.a + (p.by_column ? i : i * p.a_stride);
+      m.a = p.a + i * p.a_stride;
       m.c = p.c + i * p.c_stride + j;
       micros[std::min(mr, p.rows - i) - 1](m);
     }
@@ -158,6 +152,15 @@ void rows_as_panels(const Kernels& kern, const HeadRows& x, float* dst, bool pai
                     pairs);
 }
 
+void keys_transposed(const Kernels& kern, const HeadRows& x, const Rows& units, float* buffer, float* dst, bool pairs) {
+  const int64_t stride = transposed_stride(pairs);
+  if (!pairs) return kern.transpose(dst, stride, units.data, units.stride, x.rows, x.cols);
+  const int64_t panel = units_of(x.rows, pairs) * kern.nr;
+  rows_as_panels(kern, x, buffer, pairs);
+  for (int64_t j = 0; j < x.cols; j += kern.nr, buffer += panel)
+    kern.transpose(dst + j * stride, stride, buffer, kern.nr, panel / kern.nr, std::min<int64_t>(kern.nr, x.cols - j));
+}
+
 void rows_as_lanes(const Kernels& kern, const HeadRows& x, float* dst, bool pairs) {
   for (int64_t i = 0; i < x.rows; i += kern.nr, dst += units_of(x.cols, pairs) * kern.nr)
     kern.pack_transposed(dst, source_of(x.t), x.row + i, std::min<int64_t>(kern.nr, x.rows - i), x.col, x.cols, pairs);
@@ -179,6 +182,12 @@ void store_rows(const HeadRows& x, const float* from, int64_t stride, const floa
     for (int64_t i = 0; i < x.rows; ++i)
       store_scaled(dst + i * x.t.stride(), from + i * stride, factor ? factor[i] : 1.0f, x.cols);
   });
+}
+
+void store_transposed(const Kernels& kern, const HeadRows& to, const float* x, const float* factor, float* buffer) {
+  const int64_t stride = round_up<int64_t>(to.cols, kern.nr);
+  kern.transpose(buffer, stride, x, kern.nr, to.cols, to.rows);
+  store_rows(to, buffer, stride, factor);
 }
 
 }  // namespace athanor

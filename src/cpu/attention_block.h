@@ -11,21 +11,21 @@
 
 namespace athanor {
 
-// The attention of one table of kernels; without cos_sin. Scratch memory in bytes.
+// Attention on one table of kernels; cos_sin is ignored. attention_scratch() returns bytes.
 size_t attention_scratch(const AttentionFwd&, const Kernels&, int threads);
 void attention(const AttentionFwd&, const Kernels&, ThreadPool&, void* scratch);
 size_t attention_scratch(const AttentionBwd&, const Kernels&, int threads);
 void attention(const AttentionBwd&, const Kernels&, ThreadPool&, void* scratch);
 
-constexpr int64_t kQueryBlock = 64;  // queries packed at a time; a multiple of every nr
-constexpr int64_t kKeyBlock = 128;   // keys processed at a time, so that the scores of one panel of queries stay in L1
+constexpr int64_t kQueryBlock = 256;  // queries that share one packing of keys and values; a multiple of every nr
+constexpr int64_t kKeyBlock = 128;    // keys processed at a time, so that the scores of one panel of queries stay in L1
 
 struct KeyRange {
   int64_t first, last;  // keys [first, last) of a span; empty when first >= last
   int64_t size() const { return last > first ? last - first : 0; }
 };
 
-// The first run, at or after key `from`, of keys that at least one query in [q, q + n) of the span sees.
+// The first contiguous range of keys, at or after key `from`, that at least one query in [q, q + n) of the span sees.
 inline KeyRange next_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, int64_t from) {
   const int64_t query = int64_t(s.q_pos) + q;
   const int64_t end = std::min<int64_t>(query + n - s.k_pos, s.k_len);  // causal: no keys after the last query's own
@@ -33,7 +33,7 @@ inline KeyRange next_keys(const Span& s, const AttentionShape& shape, int64_t q,
   const PositionRange next = next_visible(shape.sparse, query, s.k_pos + from);
   return {next.first - s.k_pos, std::min(next.last - s.k_pos, end)};
 }
-// The smallest range within `keys` that has all keys that queries in [q, q + n) see.
+// The smallest range within `keys` that contains all keys that queries in [q, q + n) see.
 inline KeyRange keys_within(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, KeyRange keys) {
   KeyRange all = next_keys(s, shape, q, n, keys.first);
   for (KeyRange next = all; next.size() > 0 && next.first < keys.last; next = next_keys(s, shape, q, n, next.last))
@@ -49,7 +49,7 @@ void mask_scores(float* scores, int64_t stride, const Span&, const AttentionShap
 // Replaces s = q·k by the scores softcap * tanh(scale s / softcap). slope, optional: receives the derivatives of the
 // scores by s. Both are [rows, cols], rows `stride` apart.
 void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stride, const AttentionShape&);
-// Remaining factor of the scores: scale, or 1 if they were soft-capped, which includes the scale.
+// Factor that the scores still need: scale, or 1 after cap_scores(), which applies the scale.
 inline float scale_of_scores(const AttentionShape& s) { return s.softcap > 0 ? 1.0f : s.scale; }
 
 enum class SpanSide : uint8_t { queries, keys };
@@ -78,21 +78,21 @@ struct RowRange {
 std::vector<RowRange> uncovered_rows(const Tensor& spans, SpanSide, int64_t rows);
 void zero_rows(const Tensor& t, const std::vector<RowRange>&, ThreadPool&);
 
-// Whether attention multiplies bf16 pairs: q, k, v and dy as they are, probabilities and their gradients rounded to
-// bf16; rows of k and v are read in place.
+// Whether attention multiplies bf16 pairs: q, k, v and dy unconverted, rows of k and v in place, probabilities and
+// their gradients rounded to bf16.
 inline bool attention_in_pairs(const Kernels& kern, const AttentionShape& s, const Tensor& k, const Tensor& v) {
   return kern.by_row_pairs && k.dtype == DType::bf16 && s.head_dim % 2 == 0 && k.stride() % 2 == 0 &&
          v.stride() % 2 == 0;
 }
 constexpr int64_t units_of(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 : k; }
 
-// c[rows, cols] (+)= A B in units (kernel.h); B in panels of nr columns [k][nr], b_panel units apart.
+// c[rows, cols] (+)= A B in units (kernel.h). B is stored in panels of nr columns [k][nr], b_panel units apart.
 struct BlockGemm {
   bool pairs;
-  bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
-  const float* a;
+  const float* a;  // A[i, k] at a[i * a_stride + k]
   int64_t a_stride;
   const float* b;
+  int64_t b_stride = 0;  // units between rows of a panel; 0: nr
   int64_t b_panel;
   float* c;
   int64_t c_stride;
@@ -120,6 +120,19 @@ void rows_as_panels(const Kernels&, const HeadRows&, float* dst, bool pairs);
 // Packs the transpose [cols, rows] of a HeadRows into panels of nr rows each [ceil(rows / nr)][units of cols][nr], with
 // zeros past the last row.
 void rows_as_lanes(const Kernels&, const HeadRows&, float* dst, bool pairs);
+
+// Writes the transpose of keys' rows to dst [cols][kKeyBlock or, in pairs, kKeyBlock / 2 units], the left operand of
+// GEMMs that sum over keys. units: the rows as rows_as_units() gives them; buffer: in pairs scratch of
+// transpose_scratch() floats.
+void keys_transposed(const Kernels&, const HeadRows&, const Rows& units, float* buffer, float* dst, bool pairs);
+constexpr int64_t transpose_scratch(int64_t cols, int64_t nr, bool pairs) {
+  return pairs ? kKeyBlock / 2 * round_up(cols, nr) : 0;
+}
+constexpr int64_t transposed_stride(bool pairs) { return pairs ? kKeyBlock / 2 : kKeyBlock; }  // in units
+
+// Stores the transpose of x [cols][nr], times factor[i] (null: 1), in the rows, at most nr of them; buffer: scratch
+// [nr][round_up(cols, nr)].
+void store_transposed(const Kernels&, const HeadRows&, const float* x, const float* factor, float* buffer);
 
 // Stores x[i, j] * factor[i] in the rows (factor null: 1), rounded to the tensor's dtype.
 void store_rows(const HeadRows&, const float* x, int64_t stride, const float* factor);

@@ -18,30 +18,33 @@ constexpr int64_t kWholeHeads = 8;  // minimum number of key/value heads (over a
 // Layout of a worker's scratch memory, in floats.
 struct BwdLayout {
   bool pairs;
-  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, rounded, rounded_gradient, paired, k, v, k_panels, dq, lse,
-      delta, total;
+  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, rounded, rounded_gradient, paired, k, v, k_transposed,
+      panels, dq, rows, lse, delta, total;
   BwdLayout(const AttentionBwd& op, const Kernels& kern) {
     const AttentionShape& s = op.shape;
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
     pairs = attention_in_pairs(kern, s, op.k, op.v);
     const bool convert = op.q.dtype != DType::f32 && !pairs;
     const int64_t halves = pairs ? kKeyBlock * kQueryBlock / 2 : 0;
-    q_lanes = 0;                                                      // [panels][units of D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;                           // [panels][units of D][nr]
-    q = dy_lanes + kQueryBlock * dim;                                 // panels of [units of kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                                      // panels of [units of kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                                 // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;                      // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;                       // [kKeyBlock][kQueryBlock], only with softcap
-    rounded = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16, like the next two with pairs
-    rounded_gradient = rounded + halves;                              // gradient in bf16
-    paired = rounded_gradient + halves;              // [kKeyBlock / 2][nr]: a panel of gradient as pairs
-    k = paired + halves;                             // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
-    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [units of kKeyBlock][nr]
-    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
-    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
-    delta = lse + kQueryBlock;                       // [kQueryBlock]
+    q_lanes = 0;                                  // [panels][units of D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;       // [panels][units of D][nr]
+    q = dy_lanes + kQueryBlock * dim;             // panels of [units of kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                  // panels of [units of kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;             // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;  // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;   // [kKeyBlock][kQueryBlock], only with softcap
+    rounded = slope +
+              (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16; empty without pairs, like the next two
+    rounded_gradient = rounded + halves;                      // gradient in bf16
+    paired = rounded_gradient + halves;                       // [kKeyBlock / 2][nr]: a panel of gradient as pairs
+    k = paired + (pairs ? kKeyBlock / 2 * kern.nr : 0);       // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);                  // [kKeyBlock][D]
+    k_transposed = v + (convert ? kKeyBlock * dim : 0);       // [D][transposed_stride()]
+    panels = k_transposed + kKeyBlock * dim;
+    dq = panels + transpose_scratch(dim, kern.nr, pairs);  // [panels][D][nr]
+    rows = dq + kQueryBlock * dim;                         // [nr][wide] of one panel of dq
+    lse = rows + kern.nr * wide;                           // [kQueryBlock]
+    delta = lse + kQueryBlock;                             // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
   }
 };
@@ -69,7 +72,6 @@ class BwdBlock {
         at_(layout),
         memory_(memory),
         dim_(op.shape.head_dim),
-        wide_(round_up<int64_t>(dim_, kern.nr)),
         pairs_(layout.pairs) {}
 
   void start(const SpanBlocks::Block& block, int64_t head) {
@@ -91,7 +93,7 @@ class BwdBlock {
                        op_.y.as<T>() + (q.row + i) * op_.y.stride() + q_col_, dim_);
       }
     });
-    std::fill_n(memory_ + at_.dq, kQueryBlock * wide_, 0.0f);
+    std::fill_n(memory_ + at_.dq, kQueryBlock * dim_, 0.0f);
   }
 
   KeyRange next_keys(int64_t from) const { return athanor::next_keys(span_, op_.shape, first_, size_, from); }
@@ -99,14 +101,14 @@ class BwdBlock {
   struct Want {
     bool dq, dkv;
   };
-  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to dq,
-  // dk and dv, as wanted.
+  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to the
+  // wanted ones of dq, dk and dv.
   void meet_keys(KeyRange keys, Want want) const {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};
     const Rows k = rows_as_units(kern_, k_rows, memory_ + at_.k, pairs_),
                v = rows_as_units(kern_, v_rows, memory_ + at_.v, pairs_);
-    if (want.dq) rows_as_panels(kern_, k_rows, memory_ + at_.k_panels, pairs_);
+    if (want.dq) keys_transposed(kern_, k_rows, k, memory_ + at_.panels, memory_ + at_.k_transposed, pairs_);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
       KeyRange now = keys_within(span_, op_.shape, first_ + i, lanes, keys);
@@ -115,13 +117,18 @@ class BwdBlock {
       clear_scores(i, keys, now);
       if (now.size() == 0) continue;
       find_scores(i, lanes, now, now.first - keys.first, k, v);
-      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, units_of(keys.size(), pairs_) * kern_.nr);
+      if (want.dq) add_dq(i, now.size(), now.first - keys.first);
     }
     if (want.dkv) add_dkv(keys);
     if (kern_.release) kern_.release();
   }
 
-  void finish_dq() const { store_rows(queries(op_.dq), memory_ + at_.dq, wide_, nullptr); }
+  void finish_dq() const {
+    const HeadRows all = queries(op_.dq);
+    for (int64_t i = 0; i < size_; i += kern_.nr)
+      store_transposed(kern_, {all.t, all.row + i, std::min<int64_t>(kern_.nr, size_ - i), all.col, all.cols},
+                       memory_ + at_.dq + i * dim_, nullptr, memory_ + at_.rows);
+  }
 
  private:
   HeadRows queries(const Tensor& t) const { return {t, span_.q_begin + first_, size_, q_col_, dim_}; }
@@ -146,7 +153,6 @@ class BwdBlock {
     float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
     const int64_t units = units_of(dim_, pairs_);
     BlockGemm p{.pairs = pairs_,
-                .by_column = false,
                 .a = k.data + skip * k.stride,
                 .a_stride = k.stride,
                 .b = memory_ + at_.q_lanes + i * units,
@@ -170,19 +176,20 @@ class BwdBlock {
       for (int64_t lane = 0; lane < kern_.nr; ++lane) ds[row + lane] *= slope[row + lane];
   }
 
-  void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, int64_t k_panel) const {
+  // dq^T += k^T ds^T
+  void add_dq(int64_t i, int64_t keys, int64_t skip) const {
     float *ds = gradient_at(skip, i), *paired = memory_ + at_.paired;
     if (pairs_) kern_.pair_rows(paired, kern_.nr, ds, kQueryBlock, keys, kern_.nr);
     multiply(kern_, {.pairs = pairs_,
-                     .by_column = true,
-                     .a = pairs_ ? paired : ds,
-                     .a_stride = pairs_ ? kern_.nr : kQueryBlock,
-                     .b = memory_ + at_.k_panels + units_of(skip, pairs_) * kern_.nr,
-                     .b_panel = k_panel,
-                     .c = memory_ + at_.dq + i * wide_,
-                     .c_stride = wide_,
-                     .rows = lanes,
-                     .cols = dim_,
+                     .a = memory_ + at_.k_transposed + units_of(skip, pairs_),
+                     .a_stride = transposed_stride(pairs_),
+                     .b = pairs_ ? paired : ds,
+                     .b_stride = pairs_ ? kern_.nr : kQueryBlock,
+                     .b_panel = 0,
+                     .c = memory_ + at_.dq + i * dim_,
+                     .c_stride = kern_.nr,
+                     .rows = dim_,
+                     .cols = kern_.nr,
                      .k = units_of(keys, pairs_),
                      .add = true});
   }
@@ -205,7 +212,6 @@ class BwdBlock {
       const int64_t start = skip * stride + units_of(lane, pairs_);
       const int64_t row = span_.k_begin + key;
       BlockGemm p{.pairs = pairs_,
-                  .by_column = false,
                   .a = scores + start,
                   .a_stride = stride,
                   .b = memory_ + at_.dy + units_of(lane, pairs_) * kern_.nr,
@@ -229,7 +235,7 @@ class BwdBlock {
   const Kernels& kern_;
   const BwdLayout& at_;
   float* memory_;
-  const int64_t dim_, wide_;
+  const int64_t dim_;
   const bool pairs_;
   Span span_{};
   int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;

@@ -29,13 +29,14 @@ struct RowBlocks {
       : rows_per_block(std::max(kMinRows, div_ceil(rows, kMaxBlocks))), count(div_ceil(rows, rows_per_block)) {}
 };
 
-// Whether pieces of an op may run side by side, each on one thread, with `scratch` bytes of memory per thread.
+// Whether pieces of an op may run concurrently, each on one thread, with `scratch` bytes of memory per thread.
 inline bool fit_side_by_side(size_t scratch, int threads) {
-  constexpr size_t kMostScratch = 64 << 20;  // of all threads
+  constexpr size_t kMostScratch = 64 << 20;  // bytes, for all threads together
   return size_t(threads) * scratch <= kMostScratch;
 }
-// Whether they should: threads that take pieces as they come must end within 30 % of the mean [Graham 1969]. The last
-// one ends at most (threads - 1) / threads of the largest piece's work later than the mean.
+// Whether pieces of an op should run concurrently: threads that take the next piece when they are free must finish
+// within 30 % of the mean [Graham 1969]. The last one finishes at most (threads - 1) / threads of the largest piece's
+// work after the mean.
 inline bool side_by_side(double largest, double all, size_t scratch, int threads) {
   return fit_side_by_side(scratch, threads) && 10 * largest * (threads - 1) <= 3 * all;
 }

@@ -118,7 +118,7 @@ size_t usable_memory() {
 
 int usable_cores() {
   int cores = int(std::thread::hardware_concurrency());
-  // The kernel answers EINVAL if it has more CPUs than the mask; cpu_set_t alone has only 1024.
+  // The kernel returns EINVAL if it has more CPUs than the mask; cpu_set_t alone has only 1024.
   std::vector<cpu_set_t> mask(16);
   const size_t bytes = mask.size() * sizeof(cpu_set_t);
   if (sched_getaffinity(0, bytes, mask.data()) == 0) cores = CPU_COUNT_S(bytes, mask.data());

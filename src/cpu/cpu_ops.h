@@ -35,11 +35,13 @@ class CpuOps final : public Ops {
   void run(const NormBwd&, void* scratch) override;
   void run(const QkNormFwd&, void* scratch) override;
   void run(const QkNormBwd&, void* scratch) override;
+  void run(const QkNormSums&, void* scratch) override;
   size_t scratch(const NormFwd&) const override;
   size_t scratch(const NormApply&) const override;
   size_t scratch(const NormBwd&) const override;
   size_t scratch(const QkNormFwd&) const override;
   size_t scratch(const QkNormBwd&) const override;
+  size_t scratch(const QkNormSums&) const override;
   // mlp.cc
   void run(const GeluFwd&, void* scratch) override;
   void run(const GeluBwd&, void* scratch) override;
@@ -158,7 +160,7 @@ class CpuOps final : public Ops {
  private:
   CpuOps single() const { return CpuOps(alone_, plugin_); }
   ThreadPool& pool_;
-  mutable ThreadPool alone_{1};  // for ops that a thread of pool_ runs by itself
+  mutable ThreadPool alone_{1};  // for ops that one thread of pool_ runs alone
   const GemmPlugin* plugin_;
 };
 

@@ -11,7 +11,7 @@ namespace athanor {
 
 namespace {
 
-// GEMM with K = 0: d becomes the bias or 0, or stays with accumulate.
+// GEMM with K = 0: d becomes the bias or 0, or keeps its values with accumulate.
 void empty_gemm(const Gemm& op) {
   if (op.accumulate) return;
   by_float(op.d.dtype, [&]<class T>() {

@@ -18,12 +18,12 @@ constexpr int64_t kPackedTileWidth = 256;
 constexpr int64_t kGroupFloats = 128 << 10;  // a tile's part of a: 512 KiB, half of a typical L2
 constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to finish together
 constexpr int64_t kLaneDepth = 512;          // minimum K per lane
-// With AMX a pass costs more to begin and to end than L1 saves: one pass for all of K if possible, wide tiles whose
-// part of b stays in L2, and each part of a read once per tile.
-constexpr int64_t kAmxDepth = 16;              // units of K of one instruction
-constexpr int64_t kAmxUnits = 2048;            // most units of one pass with a in place
-constexpr int64_t kAmxPackedUnits = 512;       // and with a packed, since a tile's part of a must stay in L2 as well
-constexpr int64_t kAmxBFloats = 192 << 10;     // a tile's part of b: 768 KiB
+// With AMX the start and end of a pass cost more than L1 saves: one pass covers all of K if possible, tiles are wide
+// with their part of b in L2, and each tile reads its part of a once.
+constexpr int64_t kAmxDepth = 16;           // units of K per instruction
+constexpr int64_t kAmxUnits = 2048;         // maximum units of one pass with a in place
+constexpr int64_t kAmxPackedUnits = 512;    // maximum with a packed, since a tile's part of a must stay in L2 as well
+constexpr int64_t kAmxBFloats = 192 << 10;  // a tile's part of b: 768 KiB
 constexpr int64_t kAmxGroupFloats = 64 << 10;  // a tile's part of a, if packed: 256 KiB
 constexpr int64_t kAmxRowBlocks = 4;           // rows of a tile, in row blocks of the micro-kernel
 constexpr int64_t kAmxTilesPerThread = 4;
@@ -35,8 +35,8 @@ int64_t even_block(int64_t size, int64_t most, int64_t unit) {
   return round_up(div_ceil(size, div_ceil(size, most)), unit);
 }
 
-// a is read in place if it needs no conversion and its elements are whole units. Of a^T a micro-kernel reads mr values
-// per row: with few of them each cache line is read by several micro-kernels, and may have left L1 in between.
+// a is read in place if it needs no conversion and its elements are whole units. From a^T a micro-kernel reads mr
+// values per row: if mr is small, several micro-kernels read each cache line, which may have left L1 in between.
 bool can_read_a(const Gemm& op, const Kernels& kern, bool pairs) {
   constexpr int kFewRows = 8;
   if (pairs) return !op.ta && op.a.stride() % 2 == 0 && op.k() % 2 == 0;
@@ -50,7 +50,7 @@ void set_depth(GemmBlocking& g, int64_t k, int64_t kc, int64_t nr) {
   g.a_units = g.transposed_a ? round_up(g.units, nr) : g.units;
 }
 
-// Tiles are cut until each thread has a few. They change no sum: depth and lanes depend on the shape alone.
+// Tiles are cut until each thread has a few. This changes no sum: depth and lanes depend on the shape alone.
 void block_for_amx(GemmBlocking& g, const Gemm& op, int64_t nr, int threads, int64_t most_lanes) {
   const int64_t k = op.k(), panels = g.b_panels, rows = div_ceil(op.m(), g.mr);
   const int64_t parts = kWantedTiles / (rows * div_ceil<int64_t>(panels, 2));
@@ -186,23 +186,24 @@ class Block {
   struct Tile {
     int64_t row, rows, col, cols;  // columns within the block
   };
-  // Each worker's share of the tiles is a band of rows, which are in its core's caches, column after column.
+  // Each worker's share of the tiles is a band of rows, whose part of a stays in its core's caches, column by column.
   Tile tile_at(int64_t t) const {
-    const int64_t band = ((t / tiles_n_ + 1) * bands_ - 1) / tiles_m_;  // of rows of tiles [first, first + tall)
+    const int64_t band =
+        ((t / tiles_n_ + 1) * bands_ - 1) / tiles_m_;  // the band has rows [first, first + tall) of tiles
     const int64_t first = tiles_m_ * band / bands_, tall = tiles_m_ * (band + 1) / bands_ - first;
     const int64_t in_band = t - first * tiles_n_;
     const int64_t i = (first + in_band % tall) * g_.tile_m, j = in_band / tall * g_.tile_n;
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
   }
 
-  // Rows of a tile's panel at column j to compute; for symmetric d without rows entirely below the diagonal.
+  // Number of rows to compute of a tile's panel at column j; a symmetric d omits rows entirely below the diagonal.
   int64_t rows_of(const Tile& tile, int64_t j) const {
     if (!op_.symmetric) return tile.rows;
     const int64_t end = col_ + tile.col + std::min(j + nr_, tile.cols);
     return std::clamp<int64_t>(end - tile.row, 0, tile.rows);
   }
 
-  // Where a tile's panel at column j is accumulated: d itself, the staged copy or the worker's memory.
+  // Memory that accumulates a tile's panel at column j: d itself, the staged copy or the worker's memory.
   struct Collector {
     float* c;
     int64_t stride;
@@ -226,8 +227,8 @@ class Block {
   int64_t units_of(int64_t k) const { return g_.pairs ? div_ceil<int64_t>(k, 2) : k; }
   float* b_at(int64_t slot, int64_t panel) const { return packed_b_ + (slot * g_.b_panels + panel) * nr_ * g_.units; }
 
-  // Packing and tiles of a step are the two stages of one parallel loop: tiles wait until all is packed, so that a
-  // thread that has finished packing need not join the others first.
+  // Packing and tiles of a step are the two stages of one parallel loop: tiles wait until everything is packed, so that
+  // a thread that has finished packing need not join the others first.
   void run_step(ThreadPool& pool, int64_t step) {
     const int64_t depths = div_ceil(g_.kc, kPackDepth), per_kc = div_ceil(cols_, kPackColumns) * depths;
     const int64_t packs = g_.lanes * g_.step_kcs * per_kc;
@@ -321,16 +322,16 @@ class Block {
     }
   }
 
-  // What an AMX kernel prefetches at column j of a tile: its share of the next rows of a.
+  // Rows that an AMX kernel prefetches at column j of a tile: its share of the next rows of a.
   Micro::Rows a_ahead(const float* a, const Tile& tile, int64_t j) const {
     if (!g_.direct_a || tile.row + tile.rows + mr_ > op_.m()) return {};
-    constexpr int64_t kMostRows = 8;  // more would fill the buffers of L1's misses
+    constexpr int64_t kMostRows = 8;  // more would occupy all line fill buffers of L1
     const int64_t stride = op_.a.stride() * 2, each = std::min(div_ceil(mr_, div_ceil(tile.cols, nr_)), kMostRows);
     const int64_t first = j / nr_ * each;
     return {reinterpret_cast<const char*>(a) + (mr_ + first) * stride, stride,
             std::clamp<int64_t>(mr_ - first, 0, each), 1};
   }
-  // And the next panel of d, if d is written while the tile is computed.
+  // The kernel also prefetches the next panel of d, if d is written while the tile is computed.
   Micro::Rows d_ahead(const Tile& tile, int64_t j) const {
     if (!(direct_d_ || g_.at_once) || j + nr_ >= tile.cols) return {};
     const int64_t bytes = int64_t(size_of(op_.d.dtype));
@@ -434,7 +435,8 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
   const GemmBlocking g = gemm_blocking(largest, kern, threads, 1);
   const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
   const int64_t unit = kUnits + 8, a_unit = round_up<int64_t>(unit, kern.nr);
-  const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
+  const int64_t terms =
+      largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // K, with inner blocks rounded up to multiples of 8
   const int64_t packed = std::min(terms * columns, std::max(kPackedFloats, unit * columns));
   const int64_t of_a = std::max(kGroupFloats, tile_m * a_unit), tile = tile_m * (kTileWidth + kern.nr);
   // Whether d is collected in f32 depends on K, which only differs within a group with ta.

@@ -1,5 +1,5 @@
-// GEMMs by a plug-in library: operands as f32, d cut into tiles that depend only on its shape, one library call per
-// tile.
+// GEMMs by a plug-in library: operands are converted to f32, d is cut into tiles that depend only on its shape, and
+// each tile is one library call.
 #pragma once
 #include "cpu/gemm_plugin.h"
 #include "cpu/thread_pool.h"

@@ -1,7 +1,7 @@
-// Grouped GEMM: one GEMM per expert. The offsets of the experts' rows are read here, in host memory. Experts run side
-// by side, each on one thread, where that leaves no thread idle for long: within a GEMM threads wait for each other and
-// read what others wrote. Otherwise one after the other, each on all threads. Bits are the same: the blocking of a
-// GEMM's sums depends on its own rows alone.
+// Grouped GEMM: one GEMM per expert. The offsets of the experts' rows are read here, in host memory. Experts run
+// concurrently, each on one thread, if that keeps all threads busy: within a GEMM threads wait for each other and read
+// data that others wrote. Otherwise experts run one after the other, each on all threads. Both orders give the same
+// bits: the blocking of a GEMM's sums depends on its own rows alone.
 #include <algorithm>
 
 #include "cpu/chunks.h"
@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Scratch memory of the GEMM of any one expert on so many threads.
+// Scratch memory for the GEMM of any one expert on `threads` threads.
 size_t scratch_of_one(const GroupedGemm& op, int threads) {
   size_t most = gemm_grouped_scratch(op.of_expert(0, 0, op.rows()), kernels(), threads);
   for (int64_t rows = 1; rows <= op.rows(); ++rows) {

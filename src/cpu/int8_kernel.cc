@@ -21,7 +21,7 @@ namespace {
 namespace int8_vnni {
 constexpr int kRows = 4, kBytes = 64;
 using V = __m512i;
-// With full masks, since GCC 12 warns about the unmasked intrinsics.
+// Uses full masks, since GCC 12 warns about the unmasked intrinsics.
 inline V load(const void* p) { return _mm512_maskz_loadu_epi32(0xffff, p); }
 inline V dot(V sum, V w, V a) { return _mm512_dpbusd_epi32(sum, w, a); }
 inline int32_t total(V sum, int32_t of_a) {

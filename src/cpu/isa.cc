@@ -34,14 +34,15 @@ bool cpu_has_amx() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
 }
 
-// Bits 17 and 18 of XCR0: the system saves tiles. CPUs with AMX have XGETBV.
+// Checks bits 17 and 18 of XCR0: the system saves tiles. CPUs with AMX have XGETBV.
 bool system_saves_tiles() {
   unsigned low, high;
   asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (low >> 17 & 3) == 3;
 }
 
-// ARCH_REQ_XCOMP_PERM for feature 18, tile data [Linux, Documentation/arch/x86/xstate.rst]: for the whole process.
+// Requests permission for feature 18, tile data, for the whole process: ARCH_REQ_XCOMP_PERM [Linux,
+// Documentation/arch/x86/xstate.rst].
 bool may_use_tiles() {
   static const bool permitted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
   return permitted;

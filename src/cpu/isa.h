@@ -9,13 +9,13 @@ enum class Isa : uint8_t { baseline, avx2, avx512, avx512_bf16, amx_bf16 };
 constexpr Isa kIsas[] = {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx_bf16};  // ascending
 
 const char* name_of(Isa);  // as in logs: "AVX2", "AVX-512 with bf16"
-// amx_bf16 also needs the operating system's permission for tile data, which is asked for here.
+// For amx_bf16 this also requests the operating system's permission to use tile data.
 bool cpu_has(Isa);
-// Why this process does not use the CPU's AMX: empty if it has none, or uses it.
+// Reason why this process does not use the CPU's AMX; empty if it uses AMX or the CPU has none.
 std::string amx_refusal();
-// The best of this CPU, or the one asked for: a value of the environment variable ATHANOR_CPU_ISA, or null. Throws
-// Error if this CPU lacks it.
+// Returns the best instruction set of this CPU, or the one named by `asked`, a value of the environment variable
+// ATHANOR_CPU_ISA, if it is not null. Throws Error if this CPU lacks it.
 Isa choose_isa(const char* asked);
-Isa isa();  // what kernels use: the choice by ATHANOR_CPU_ISA
+Isa isa();  // the one that kernels use, after ATHANOR_CPU_ISA
 
 }  // namespace athanor

@@ -6,7 +6,7 @@ constexpr int kTile = 16;  // rows of a tile, and units in one
 constexpr int kMrTiles = 2 * kTile;
 static_assert(kNr == 2 * kTile);
 
-// What LDTILECFG reads: rows and bytes per row of each tile.
+// Operand of LDTILECFG: rows and bytes per row of each tile.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -16,8 +16,8 @@ struct alignas(64) TileConfig {
 // The compiler does not know which memory the tile instructions access.
 inline void order_memory() { asm volatile("" ::: "memory"); }
 
-// Tiles 0 to 3 are sums (0 and 1: the upper 16 rows), 4 and 5 A, 6 and 7 B. Configuring clears all of them, and the
-// thread keeps the configuration until it has another number of rows or releases it.
+// Tiles 0 to 3 hold sums (0 and 1: the upper 16 rows), 4 and 5 A, 6 and 7 B. Configuring clears all tiles. A thread
+// keeps its configuration until it needs another number of rows or releases it.
 thread_local int configured_rows = 0;
 inline void configure_tiles(int rows) {
   if (rows == configured_rows) return;

@@ -14,7 +14,7 @@ constexpr int kLanes = 16, kMr = 12, kVectors = 2;
 using V = __m512;
 inline V madd(float x, V b, V c) { return _mm512_fmadd_ps(_mm512_set1_ps(x), b, c); }
 inline V madd_pairs(float x, V b, V c) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_ps(x), (__m512bh)b); }
-// With full masks, since GCC 12 warns about the unmasked intrinsics.
+// Uses full masks, since GCC 12 warns about the unmasked intrinsics.
 inline V widen(const bf16* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return (V)_mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, half), 16);

@@ -102,7 +102,7 @@ ATHANOR_INLINE LogSum log_sum(const Logits<T>& row, const Cap& cap) {
   return s;
 }
 
-// Further targets of each row, and how much the loss of each counts.
+// Additional targets of each row, and the weight of each in the loss.
 struct Ahead {
   const int32_t* targets = nullptr;  // [n, count]; negative: none
   const float* weights = nullptr;    // [count]
@@ -121,7 +121,7 @@ struct XentRows {
   Ahead ahead;
 };
 
-// The further targets of one row: their logits are read before the gradient replaces them.
+// The additional targets of one row; their logits are read before the gradient overwrites them.
 template <class T>
 class RowAhead {
  public:
@@ -231,7 +231,7 @@ struct CrossEntropyRows {
   }
 };
 
-// For RowMax, which writes max, and LogitSums, which reads max and writes sums.
+// Arguments of RowMax, which writes max, and of LogitSums, which reads max and writes sums.
 struct PartRows {
   float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]
   const int32_t* targets = nullptr;

@@ -1,4 +1,4 @@
-// Builds the CPU backend: device, ops, and the GEMM plug-in when asked for.
+// Builds the CPU backend: device, ops, and the GEMM plug-in if it is requested.
 #include "cpu/make_cpu.h"
 
 #include "cpu/cpu_device.h"

@@ -168,8 +168,8 @@ size_t CpuOps::scratch(const Orthogonalize& op) const {
   return fit_side_by_side(each, pool_.size()) ? std::max(together, size_t(pool_.size()) * each) : together;
 }
 
-// Matrices side by side, each on one thread, where that leaves no thread idle for long: threads that share a small
-// matrix wait for each other's caches. Otherwise one after the other, each on all threads. Bits are the same.
+// Matrices run concurrently, each on one thread, if that keeps all threads busy: threads that share a small matrix wait
+// for each other's caches. Otherwise they run one after the other, each on all threads. Both give the same bits.
 void CpuOps::run(const Orthogonalize& op, void* scratch) {
   CpuOps one_thread = single();
   const size_t each = scratch_of_one(op, one_thread);

@@ -17,6 +17,11 @@ struct RowStats {
   float mean, rstd;  // mean is 0 for rms
 };
 
+// [Zhang & Sennrich 2019, eq. 4], of n elements.
+ATHANOR_INLINE float inverse_rms(float squares, int64_t n, float eps) {
+  return 1.0f / std::sqrt(squares / float(n) + eps);
+}
+
 // The layer norm's variance needs the mean first.
 template <int L, class T>
 ATHANOR_INLINE RowStats row_stats(const T* h, int64_t n, float eps, bool layer) {
@@ -31,7 +36,7 @@ ATHANOR_INLINE RowStats row_stats(const T* h, int64_t n, float eps, bool layer) 
     const Vec<L> d = at.or_else(at.load(h) - mean, 0);
     squares += d * d;
   });
-  return {mean, 1.0f / std::sqrt(simd::sum(squares) / float(n) + eps)};
+  return {mean, inverse_rms(simd::sum(squares), n, eps)};
 }
 
 // y = (h - mean) * rstd * w + b; b is absent for rms. The only code that computes y, so that all ops give the same
@@ -246,6 +251,8 @@ struct QkRows {
   const float *wq, *wk;
   int64_t heads, kv_heads, head_dim;
   float eps;
+  const float* sums;  // over whole heads, with `whole` elements; null: a head's own
+  int64_t whole;
   int64_t cols() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -257,8 +264,10 @@ struct QkNorm {
       const T* x = a.x + i * cols;
       T* y = a.y + i * cols;
       for (int64_t h = 0; h < normed; ++h) {
-        const RowStats s = row_stats<L>(x + h * d, d, a.eps, false);
-        a.rstd[i * normed + h] = s.rstd;
+        const int64_t at = i * normed + h;
+        const RowStats s =
+            a.sums ? RowStats{0, inverse_rms(a.sums[at], a.whole, a.eps)} : row_stats<L>(x + h * d, d, a.eps, false);
+        a.rstd[at] = s.rstd;
         apply_row<L>(y + h * d, x + h * d, s, h < a.heads ? a.wq : a.wk, nullptr, d);
       }
       std::memcpy(y + normed * d, x + normed * d, size_t(a.kv_heads * d) * sizeof(T));
@@ -272,6 +281,8 @@ struct QkBwdRows {
   const T *dy, *x;
   const float *rstd, *wq, *wk;
   int64_t heads, kv_heads, head_dim;
+  const float* sums;  // as in QkRows
+  int64_t whole;
 };
 
 // NormBackward for rms per head, without an incoming dx; dw = [dwq | dwk] of these rows.
@@ -284,27 +295,68 @@ struct QkNormBackward {
       for (int64_t h = 0; h < normed; ++h) {
         const int64_t head = i * cols + h * d;
         const bool query = h < a.heads;
-        one_head<L>(a.dx + head, a.dy + head, a.x + head, a.rstd[i * normed + h], query ? a.wq : a.wk,
-                    query ? dw : dw + d, d);
+        const float* w = query ? a.wq : a.wk;
+        const float rstd = a.rstd[i * normed + h];
+        const float own = gain_gradient<L>(query ? dw : dw + d, a.dy + head, a.x + head, rstd, w, d);
+        const float sum = a.sums ? rstd * a.sums[i * normed + h] : own;
+        input_gradient<L>(a.dx + head, a.dy + head, a.x + head, {sum / float(a.whole), rstd}, w, d);
       }
       const int64_t v = i * cols + normed * d;
       std::memcpy(a.dx + v, a.dy + v, size_t(a.kv_heads * d) * sizeof(T));
     }
   }
 
+  // Adds to dw, and returns the sum of g x over the head.
   template <int L, class T>
-  static ATHANOR_INLINE void one_head(T* dx, const T* dy, const T* x, float rstd, const float* w, float* dw,
-                                      int64_t d) {
+  static ATHANOR_INLINE float gain_gradient(float* dw, const T* dy, const T* x, float rstd, const float* w, int64_t d) {
     Vec<L> sum_gx = simd::broadcast<L>(0);
     simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA {
       const Vec<L> dyx = at.load(dy) * (at.load(x) * rstd);
       sum_gx += dyx * at.load(w);
       at.store(dw, at.load(dw) + dyx);
     });
-    const float mean_gx = simd::sum(sum_gx) / float(d);
+    return simd::sum(sum_gx);
+  }
+
+  // s.mean: that of g x over the whole head.
+  template <int L, class T>
+  static ATHANOR_INLINE void input_gradient(T* dx, const T* dy, const T* x, RowStats s, const float* w, int64_t d) {
     simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA {
-      at.store(dx, rstd * (at.load(dy) * at.load(w) - at.load(x) * rstd * mean_gx));
+      at.store(dx, s.rstd * (at.load(dy) * at.load(w) - at.load(x) * s.rstd * s.mean));
     });
+  }
+};
+
+template <class T>
+struct QkSumRows {
+  float* sums;
+  const T *dy, *x;  // dy: optional
+  const float *wq, *wk;
+  int64_t heads, kv_heads, head_dim;
+};
+
+struct SumHeads {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const QkSumRows<T>& a, int64_t begin, int64_t end) {
+    const int64_t d = a.head_dim, normed = a.heads + a.kv_heads, cols = (a.heads + 2 * a.kv_heads) * d;
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t h = 0; h < normed; ++h) {
+        const T* x = a.x + i * cols + h * d;
+        a.sums[i * normed + h] =
+            a.dy ? dot_with_gain<L>(a.dy + i * cols + h * d, x, h < a.heads ? a.wq : a.wk, d) : squares<L>(x, d);
+      }
+  }
+  template <int L, class T>
+  static ATHANOR_INLINE float squares(const T* x, int64_t d) {
+    Vec<L> sum = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA { sum += at.load(x) * at.load(x); });
+    return simd::sum(sum);
+  }
+  template <int L, class T>
+  static ATHANOR_INLINE float dot_with_gain(const T* dy, const T* x, const float* w, int64_t d) {
+    Vec<L> sum = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA { sum += at.load(dy) * at.load(w) * at.load(x); });
+    return simd::sum(sum);
   }
 };
 
@@ -316,7 +368,8 @@ void CpuOps::run(const QkNormFwd& op, void* scratch) {
   const int64_t d = op.wq.shape[0];
   const float *wq = as_f32(op.wq, workspace), *wk = as_f32(op.wk, workspace + d);
   by_float(op.x.dtype, [&]<class T>() {
-    const QkRows<T> rows{flat<T>(op.y), flat<float>(op.rstd), flat<T>(op.x), wq, wk, op.heads, op.kv_heads, d, op.eps};
+    const QkRows<T> rows{flat<T>(op.y), flat<float>(op.rstd),         flat<T>(op.x), wq, wk, op.heads, op.kv_heads, d,
+                         op.eps,        data_or_null<float>(op.sums), d * op.parts};
     pool_.parallel_ranges(op.x.rows(), row_grain(op.x.cols()),
                           [&](int64_t begin, int64_t end) { simd::dispatch<QkNorm>(rows, begin, end); });
   });
@@ -333,8 +386,17 @@ void CpuOps::run(const QkNormBwd& op, void* scratch) {
   float* workspace = partials + blocks.count * 2 * d;
   const float *wq = as_f32(op.wq, workspace), *wk = as_f32(op.wk, workspace + d);
   by_float(op.x.dtype, [&]<class T>() {
-    const QkBwdRows<T> rows{
-        flat<T>(op.dx), flat<T>(op.dy), flat<T>(op.x), flat<float>(op.rstd), wq, wk, op.heads, op.kv_heads, d};
+    const QkBwdRows<T> rows{flat<T>(op.dx),
+                            flat<T>(op.dy),
+                            flat<T>(op.x),
+                            flat<float>(op.rstd),
+                            wq,
+                            wk,
+                            op.heads,
+                            op.kv_heads,
+                            d,
+                            data_or_null<float>(op.sums),
+                            d * op.parts};
     pool_.parallel_for(blocks.count, [&](int64_t k) {
       const int64_t begin = k * blocks.rows_per_block;
       simd::dispatch<QkNormBackward>(rows, partials + k * 2 * d, begin, std::min(n, begin + blocks.rows_per_block));
@@ -342,6 +404,19 @@ void CpuOps::run(const QkNormBwd& op, void* scratch) {
   });
   add_partials(op.dwq, partials, blocks.count, 2 * d, 0, d);
   add_partials(op.dwk, partials + d, blocks.count, 2 * d, 0, d);
+}
+
+size_t CpuOps::scratch(const QkNormSums& op) const { return op.dy ? f32_bytes(op.wq) + f32_bytes(op.wk) : 0; }
+void CpuOps::run(const QkNormSums& op, void* scratch) {
+  float* workspace = static_cast<float*>(scratch);
+  const int64_t d = op.wq.shape[0];
+  const float *wq = op.dy ? as_f32(op.wq, workspace) : nullptr, *wk = op.dy ? as_f32(op.wk, workspace + d) : nullptr;
+  by_float(op.x.dtype, [&]<class T>() {
+    const QkSumRows<T> rows{
+        flat<float>(op.sums), data_or_null<T>(op.dy), flat<T>(op.x), wq, wk, op.heads, op.kv_heads, d};
+    pool_.parallel_ranges(op.x.rows(), row_grain(op.x.cols()),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<SumHeads>(rows, begin, end); });
+  });
 }
 
 }  // namespace athanor

@@ -25,7 +25,7 @@ struct E4m3 {
   static float value(int bits) { return to_float(f8_e4m3{uint8_t(bits)}); }
 };
 
-// Hadamard transform of each kRotated of a group's elements.
+// Applies a Hadamard transform to every kRotated consecutive elements of a group.
 ATHANOR_CLONES void rotate(float* v) {
   for (int64_t apart = 1; apart < kRotated; apart *= 2)
     for (int64_t begin = 0; begin < kPackedGroup; begin += 2 * apart)

@@ -33,11 +33,11 @@ double seconds_of_sums(int64_t rounds) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Zen 4, AMD's family 25 as far as it has AVX-512, executes 512 bits in two passes.
+// Zen 4 (the part of AMD's family 25 that has AVX-512) executes 512-bit instructions in two passes.
 bool halves_avx512() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kAuth = 0x68747541;  // of "AuthenticAMD"
+  constexpr unsigned kAuth = 0x68747541;  // first 4 bytes of "AuthenticAMD"
   if (!__get_cpuid(0, &a, &b, &c, &d) || b != kAuth || !__get_cpuid(1, &a, &b, &c, &d)) return false;
   return (a >> 8 & 15) + (a >> 20 & 255) == 25;
 #else
@@ -64,7 +64,7 @@ double core_clock() {
 
 double flops_per_cycle(Isa isa, DType operands) {
   if (operands == DType::bf16 && isa == Isa::amx_bf16) return 2 * 16 * 32;
-  const int at_once = halves_avx512() ? 1 : 2;  // instructions of 512 bits per cycle
+  const int at_once = halves_avx512() ? 1 : 2;  // 512-bit instructions per cycle
   if (operands == DType::bf16 && isa == Isa::avx512_bf16) return 2 * 32 * at_once;
   if (isa >= Isa::avx512) return 2 * 16 * at_once;
   if (isa == Isa::avx2) return 2 * 8 * 2;

@@ -8,13 +8,13 @@
 
 namespace athanor {
 
-// Maximum clock in Hz of this thread's core: measured over some milliseconds, or the kernel's reported limit if that is
+// Maximum clock in Hz of this thread's core: measured for some milliseconds, or the kernel's reported limit if that is
 // higher.
 double core_clock();
 
-// FLOP per cycle of one core, with operands of f32 or, where the instruction set multiplies it, bf16: two units of the
-// vector width (of 512 bits one on Zen 4), which no core today exceeds, or the tile unit, a TDPBF16PS of 16 x 16 x 32
-// in 16 cycles.
+// FLOP per cycle of one core, for f32 operands or, if the instruction set multiplies it, bf16. Assumes two units of the
+// vector width (one 512-bit unit on Zen 4), which no core today exceeds; with AMX a TDPBF16PS of 16 x 16 x 32 in 16
+// cycles.
 double flops_per_cycle(Isa, DType operands);
 
 // Physical cores that `threads` threads run on: at most the cores that the process may use; two hardware threads share

@@ -136,7 +136,7 @@ ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t strid
       }
     }
   for (int i = 0; i < kHadamard; ++i)
-    // + 0.0f turns -0 into 0
+    // + 0.0f changes -0 to 0
     for (int64_t c = 0; c < strip; ++c) y[i * apart + c * stride] = float(v[i][c] / 4) + 0.0f;
 }
 
@@ -377,7 +377,7 @@ size_t CpuOps::scratch(const Quantize& op) const {
   return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : before);
 }
 
-// For completeness, unused in training on a CPU: quantizes as usual, then transposes.
+// Quantizes as usual, then transposes; training on a CPU does not use it.
 void CpuOps::run_transposed(const Quantize& op, void* scratch) {
   const Quantizer q(op, nullptr);
   const int64_t rows = q.rows, cols = q.cols;

@@ -20,7 +20,7 @@ inline double cap_slope(float x, float cap) {
   const double cosine = std::cosh(double(x) / double(cap));
   return 1 / (cosine * cosine);
 }
-// What exponents of a row are relative to: its maximum, capped.
+// The value that a row's exponents are relative to: its maximum, soft-capped.
 inline float base_of(float max, float cap) {
   const float most = float(capped(max, cap));
   return most == -std::numeric_limits<float>::infinity() ? 0 : most;  // -inf - -inf would be NaN

@@ -1,7 +1,7 @@
-// Persistent worker threads for data-parallel loops. A worker begins with its share of the chunks, the same one for
-// every loop of so many chunks, so that rows stay in its core's caches from op to op; then it takes chunks from the end
-// of others' shares. Callers must derive chunks from shapes alone for results to be bit-identical for any number of
-// threads.
+// Persistent worker threads for data-parallel loops. A worker begins with its share of the chunks, which is the same
+// for all loops with equally many chunks, so that rows stay in its core's caches from op to op; then it takes chunks
+// from the end of others' shares. Callers must derive chunks from shapes alone for results to be bit-identical for any
+// number of threads.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,8 +17,8 @@ namespace athanor {
 
 class ThreadPool {
  public:
-  // threads: 0 = usable_cores(), or fewer with a warning if the system does not allow so many. A positive number is
-  // used exactly, or is an Error(usage) that names the limits.
+  // threads: 0 = usable_cores(), or fewer with a warning if the system does not allow as many. A positive number is
+  // used exactly; if that is impossible, an Error(usage) names the limits.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -35,8 +35,8 @@ class ThreadPool {
     parallel_stages(0, chunks, fn);
   }
 
-  // parallel_for() over [0, first + second), whose first chunks have all begun before one of the second ones begins:
-  // these may wait for them.
+  // parallel_for() over [0, first + second). All of the `first` chunks have begun before any of the `second` chunks
+  // begins, so these may wait for them.
   template <class Fn>
   void parallel_stages(int64_t first, int64_t second, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
@@ -81,7 +81,7 @@ class ThreadPool {
   std::atomic<bool> failed_{false}, busy_{false}, stop_{false};
   struct alignas(64) Share {
     std::atomic<uint64_t> unclaimed[kStages] =
-        {};  // of each stage: first chunk, and in the upper half the last one + 1
+        {};  // per stage: the first chunk, and in the upper half the last one + 1
   };
   std::vector<Share> shares_;                   // [size()]
   alignas(64) std::atomic<int32_t> done_{0};    // chunks finished

@@ -1,7 +1,7 @@
 // Shared by the update rules: master weights and optimizer states as f32, random bits for stochastic rounding, and the
 // pass over all parts. A rule is a struct of scalars plus a struct with its step for one vector of weights, in f32
-// only: tensors stored as f32 are updated in place, others are converted a piece at a time in the L1 cache. So a rule
-// is compiled once for all storage dtypes.
+// only: tensors stored as f32 are updated in place, others are converted piece by piece in the L1 cache. A rule is
+// therefore compiled once for all storage dtypes.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -66,14 +66,15 @@ float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Workspace& wor
 void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise);
 inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.param; }
 
-// A skipped step: weights keep their values, the gradient is zeroed, and the compute copy is written as in any step.
+// Executes a skipped step: weights keep their values, the gradient is zeroed, and the compute copy is written as in any
+// step.
 void skip_part(ThreadPool& pool, const UpdatePart& p);
 
-// A gradient as f32, like open_state(). close_gradient() zeroes it, unless it was opened in place: then the update
-// kernel does.
+// Returns a gradient as f32, like open_state(). close_gradient() zeroes it, unless it was opened in place, where the
+// update kernel zeroes it.
 float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Workspace& workspace);
 void close_gradient(const Tensor& grad, int64_t begin, int64_t n);
-// Instead of closing: stores values in place of the gradient, rounded to nearest.
+// Replaces close_gradient(): stores values in place of the gradient, rounded to nearest.
 void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float* values);
 
 // ---- the update
@@ -108,8 +109,8 @@ struct Kernel {
   }
 };
 
-// Calls fn(begin, n, scalars) over [begin, end) in pieces of at most `piece`: with these scalars below index `decayed`,
-// with scalars.undecayed() from it on.
+// Calls fn(begin, n, scalars) over [begin, end) in pieces of at most `piece`: elements below index `decayed` get
+// `scalars`, the others scalars.undecayed().
 template <class Scalars, class Fn>
 void for_pieces(int64_t begin, int64_t end, int64_t piece, int64_t decayed, const Scalars& scalars, const Fn& fn) {
   const Scalars others = scalars.undecayed();

@@ -1,4 +1,4 @@
-// Timing of kernel candidates: their memory, a stopwatch for a stream, and the timing loop.
+// Timing of kernel candidates: device memory, a stopwatch for a stream, and the timing loop.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -33,7 +33,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Time of everything that work() launches.
+  // Time on the stream, in microseconds, of everything that work() launches.
   template <class Work>
   double microseconds(Work&& work) {
     CUDA_CHECK(cudaEventRecord(events_[0], stream_));
@@ -56,7 +56,7 @@ template <class Time>
 std::vector<double> best_in_turns(size_t candidates, Time&& time) {
   constexpr int kRounds = 3;
   constexpr double kRoundMicroseconds = 300;  // minimum duration of a round
-  constexpr int kMostLaunches = 30;           // launches per round
+  constexpr int kMostLaunches = 30;           // maximum launches per round
   std::vector<double> best(candidates, std::numeric_limits<double>::infinity());
   std::vector<int> launches(candidates);
   for (size_t i = 0; i < candidates; ++i) {

@@ -7,8 +7,8 @@ namespace athanor::cuda {
 
 void run(const ColumnSum& op, void* scratch, cudaStream_t stream);
 
-// out [columns] += the sums of the columns of partials [rows, columns], whose rows lie `stride` apart; in a fixed
-// order. For a few hundred rows at most: one block sums all rows of some columns.
+// out [columns] += the sums of the columns of partials [rows, columns], in a fixed order; rows are `stride` apart. For
+// a few hundred rows at most: one block sums all rows of some columns.
 struct PartialSums {
   Tensor out;  // f32 or bf16
   const float* partials;

@@ -12,7 +12,7 @@
 #include "ops/op.h"
 namespace athanor::cuda {
 
-// Largest relative distance |x - expected| / |expected| (root mean squares) over groups of 64 rows: rounding to bf16
+// Maximum relative distance |x - expected| / |expected| (root mean squares) over groups of 64 rows: rounding to bf16
 // gives up to 0.006, a wrong tile 0.1 or more. 0 where both are 0; NaN if a value is NaN. x and expected have one shape
 // and float type; rows may be strided. Waits for the stream.
 double largest_distance(const Tensor& x, const Tensor& expected, cudaStream_t stream);
@@ -31,9 +31,8 @@ class WrittenCopies {
 };
 void fill_with_nan(const std::vector<Tensor>& tensors, cudaStream_t stream);
 
-// Runs expected() and then candidate(), which both compute `op` on its tensors, from the same initial contents. Returns
-// the name of an output that differs from the expected one by more than rounding explains, and by how much; empty if
-// there is none.
+// Runs expected() and then candidate(), which both compute `op` on its tensors, from the same initial contents. If an
+// output differs by more than rounding explains, returns its name and the difference; otherwise an empty string.
 template <class Op, class Expected, class Candidate>
 std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidate&& candidate) {
   std::vector<Tensor> outputs, kept, written;
@@ -45,7 +44,7 @@ std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidat
     names.emplace_back(field.name);
   }
   const WrittenCopies before(kept, stream);
-  fill_with_nan(outputs, stream);  // makes elements visible that are not written
+  fill_with_nan(outputs, stream);  // exposes elements that the kernel does not write
   expected();
   const WrittenCopies results(written, stream);
   before.restore(kept, stream);

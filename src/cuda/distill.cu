@@ -13,7 +13,8 @@
 namespace athanor::cuda {
 namespace {
 
-// Row sums over the whole vocabulary, reduced over its shards. Unused if it is not sharded: `vocab` is then its size.
+// Row sums over the whole vocabulary, reduced over its shards. Unused if the vocabulary is not sharded; `vocab` is then
+// its size.
 struct SumsOfParts {
   const float *max, *cold_sums, *at_target, *teacher_max, *y_sums, *u_sums, *cross;
   Part part;  // this shard; count 0: not sharded
@@ -53,7 +54,7 @@ __device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, f
   return s;
 }
 
-// Values of a row that its gradient is computed from.
+// Values from which a row's gradient is computed.
 template <class T>
 struct Both {
   Softmax<T> q, p;  // softmax of student and of teacher

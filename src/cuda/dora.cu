@@ -39,9 +39,9 @@ struct Matrix {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kLanes * kWarps)
+__global__ void __launch_bounds__(kLanes* kWarps)
     scale_by_magnitude(Matrix<T> y, Matrix<const T> x, Factors f, const void* bias, DType bias_type, int64_t rows,
-                  int64_t columns, bool accumulate) {
+                       int64_t columns, bool accumulate) {
   ptx::wait_for_earlier_kernels();
   const int64_t column = int64_t{blockIdx.x} * kLanes + static_cast<int>(threadIdx.x);
   if (column >= columns) return;
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kLanes * kWarps)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kLanes * kWarps)
+__global__ void __launch_bounds__(kLanes* kWarps)
     scale_by_magnitude_bwd(Matrix<T> dx, void* dm, DType dm_type, Matrix<const T> dy, Matrix<const T> x, Factors f,
-                      int64_t rows, int64_t columns) {
+                           int64_t rows, int64_t columns) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, sums, [kWarps][kLanes]);
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
@@ -97,8 +97,9 @@ void run(const ScaleByMagnitude& op, void*, cudaStream_t stream) {
   const dim3 grid(grid_size(div_ceil<int64_t>(columns, kLanes)), grid_size(div_ceil<int64_t>(rows, kRowsOfBlock)));
   const Factors f{op.magnitude.data, op.magnitude.dtype, data<const double>(op.squares)};
   by_type(op.y.dtype, [&]<class T>() {
-    CUDA_CHECK(launch(scale_by_magnitude<T>, {grid, dim3(kLanes, kWarps), 0, stream}, matrix<T>(op.y), matrix<const T>(op.x),
-                      f, static_cast<const void*>(op.bias.data), op.bias.dtype, rows, columns, op.accumulate));
+    CUDA_CHECK(launch(scale_by_magnitude<T>, {grid, dim3(kLanes, kWarps), 0, stream}, matrix<T>(op.y),
+                      matrix<const T>(op.x), f, static_cast<const void*>(op.bias.data), op.bias.dtype, rows, columns,
+                      op.accumulate));
   });
 }
 

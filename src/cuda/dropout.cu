@@ -39,9 +39,8 @@ constexpr int kPathThreads = 128;
 
 // Reads only the scalar fields of `op`, none of its tensors.
 template <class T>
-__global__ void __launch_bounds__(kPathThreads)
-    drop_path(T* y, const T* x, const T* residual, const StepState* state, const int64_t* first, int columns,
-              DropPath op) {
+__global__ void __launch_bounds__(kPathThreads) drop_path(T* y, const T* x, const T* residual, const StepState* state,
+                                                          const int64_t* first, int columns, DropPath op) {
   ptx::wait_for_earlier_kernels();
   const int64_t row = blockIdx.x;
   const uint64_t stream = Dropout::stream_at(op.stream, *state);

@@ -2,8 +2,8 @@
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
 // Layout: a block computes a 32 x 32 tile of d from tiles of both operands in shared memory, in f32. There are R / 32 +
 // E row tiles, the maximum for any split of the rows among experts; a block finds its expert and rows from the offsets
-// in device memory, and surplus blocks return. Sums run over K in order. A plain kernel for any size and type, without
-// tensor cores, where gemm/grouped_wgmma.cu does not take the op: not tuned and not timed on a GPU yet.
+// in device memory, and surplus blocks return. Sums run over K in order. A plain kernel without tensor cores, for any
+// size and type that gemm/grouped_wgmma.cu does not support: not tuned and not timed on a GPU yet.
 #include "cuda/gemm/grouped_wgmma.h"
 #include "cuda/host_tools.h"
 #include "cuda/moe.h"
@@ -65,7 +65,8 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kEach], const float
   }
 }
 
-// transposed: b is W [outputs, inputs], used transposed, and K = inputs (forward); otherwise K = outputs (input gradient).
+// transposed: b is W [outputs, inputs], used transposed, and K = inputs (forward); otherwise K = outputs (input
+// gradient).
 template <class A, class D, bool transposed>
 __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   ptx::wait_for_earlier_kernels();

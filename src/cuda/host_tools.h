@@ -1,5 +1,4 @@
-// What every launcher of kernels needs: the element type of a tensor as a template argument, its pointer, checked
-// sizes.
+// Helpers for every kernel launcher: the element type of a tensor as a template argument, its pointer, checked sizes.
 #pragma once
 #include <cstdint>
 

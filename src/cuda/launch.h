@@ -88,7 +88,7 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
 }
 #endif
 
-// How the kernel was compiled for the current device.
+// Attributes of the kernel as compiled for the current device.
 template <class... P>
 cudaError_t find_attributes(cudaFuncAttributes& attributes, void (*kernel)(P...)) {
   return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));

@@ -26,7 +26,7 @@ constexpr int kBatch = 4;  // 16-byte loads in flight per thread
 
 // ---- device helpers
 
-// Further targets of each row, and how much the loss of each counts.
+// Additional targets of each row, and the weight of each in the loss.
 struct Ahead {
   const int32_t* targets = nullptr;  // [n, count]; negative: none
   const float* weights = nullptr;    // [count]
@@ -114,14 +114,15 @@ __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const
   }
 }
 
-// The further target that a thread sets: the first of the row's with its column; the others' threads have none.
+// The additional target that a thread writes. If several targets of a row share a column, the first one's thread has
+// it.
 struct AheadTarget {
   int column = -1;
-  float logit = 0, weight = 0;  // weight: of all of the row's targets with this column
+  float logit = 0, weight = 0;  // weight: sum over the row's targets with this column
 };
 
-// Finds this thread's target before any thread writes to the row. first: the first token of this rank's part of the
-// vocabulary. total: receives the sum of the weights of the row's targets.
+// Finds this thread's additional target before any thread writes to the row. first: the first token of this rank's part
+// of the vocabulary. total: receives the sum of the weights of the row's targets.
 template <class T>
 __device__ __forceinline__ AheadTarget ahead_target(const Logits<T>& a, const T* row, int first, float& total) {
   const int32_t* targets = a.ahead.targets + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.ahead.count);
@@ -182,7 +183,7 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
 }
 
 // Gradient of a row; the caller sets the target's column. base, sum and loss are those of the whole vocabulary. ahead:
-// the sum of the weights of further targets.
+// the sum of the weights of additional targets.
 template <class T>
 __device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss, float ahead) {
   const float scale = *a.scale * a.inv_count;
@@ -191,7 +192,7 @@ __device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, f
   return {base, scale * (1 + z) / sum, -1, scale * at_target};
 }
 
-// Called by all threads after write_gradient(), with `s` as that had it. target: the column of the row's own target.
+// Called by all threads after write_gradient(), with the same `s`. target: the column of the row's own target.
 template <bool kCapped, class T>
 __device__ __forceinline__ void write_ahead(const Logits<T>& a, T* row, const Softmax& s, const AheadTarget& t,
                                             int target) {
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) row_max(Logits<T> a, float* ma
   const int step = static_cast<int>(blockDim.x) * kElements;
   const int begin = static_cast<int>(threadIdx.x) * kElements;
   float most = -kInf;
-  const auto add = [&](float (&x)[kElements], int c) {
+  const auto add = [&](float(&x)[kElements], int c) {
     mask(x, c, a.vocab, -kInf);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) most = fmaxf(most, x[i]);  // skips NaN, which reaches the sum
@@ -463,8 +464,7 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.losses = data<float>(op.losses), a.targets = data<int32_t>(op.targets);
     a.scale = op.grad ? data<float>(op.scale) : nullptr;
     a.inv_count = op.inv_count, a.z_loss = op.z_loss, a.softcap = op.softcap;
-    if (op.ahead)
-      a.ahead = {data<int32_t>(op.ahead), data<float>(op.ahead_weights), static_cast<int>(op.ahead.cols())};
+    if (op.ahead) a.ahead = {data<int32_t>(op.ahead), data<float>(op.ahead_weights), static_cast<int>(op.ahead.cols())};
     if (op.part) {
       const float* sums = data<float>(op.sums);
       const PartSums all{data<float>(op.max), sums, sums + rows, token(op.part.first)};
@@ -477,9 +477,8 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     const LaunchConfig config = of_rows(a, rows, shared_bytes, stream);
-    by_options(op, [&]<bool kCapped, bool kAhead>() {
-      CUDA_CHECK(launch(cross_entropy<T, kCapped, kAhead>, config, a));
-    });
+    by_options(op,
+               [&]<bool kCapped, bool kAhead>() { CUDA_CHECK(launch(cross_entropy<T, kCapped, kAhead>, config, a)); });
   });
 }
 }  // namespace athanor::cuda

@@ -51,7 +51,7 @@ struct GpuReport {
 };
 std::vector<GpuReport> list_gpus();
 
-// Why no GPU can be used: no driver, no GPU, built without CUDA; empty if the first one can be used.
+// Reason why no GPU can be used: no driver, no GPU, built without CUDA; empty if the first one can be used.
 std::string why_no_cuda();
 
 // The required NVIDIA library that is missing and the packages that provide it; empty if none is missing.
@@ -60,17 +60,18 @@ std::string why_no_libraries();
 // Throws Error naming what is missing and the packages that provide it.
 CudaBackend make_cuda(const CudaOptions&);
 
-// Profiler of this process' GPU, through CUPTI; one at a time. Not verified on hardware. Throws Error as make_cuda().
+// Profiler of this process' GPU, through CUPTI; one at a time. Not verified on hardware. Throws Error like make_cuda().
 std::unique_ptr<Profiler> make_cuda_profiler();
 
 // Ranks with one GPU each, over NCCL. Not verified on hardware.
 struct NcclOptions {
   std::function<std::string()> place = [] { return std::string(); };  // for messages: "rank 3 (node-7) at step 17"
-  // Seconds: limit for creating a communicator, and for a collective without another known failure.
+  // Limit in seconds for creating a communicator, and for a collective without another known failure.
   std::function<double()> timeout = [] { return 600.0; };
   std::function<void(const std::string& why)> fail = [](const std::string&) {};  // reports a failure to other ranks
   std::function<std::string()> failure = [] { return std::string(); };           // reported by some rank; "": none
-  // Collectives that this rank's device has begun, and whether one is running. Called on a thread of the transport.
+  // Receives how many collectives this rank's device has begun, and whether one is running. Called on a thread of the
+  // transport.
   std::function<void(uint64_t begun, bool inside)> progress = [](uint64_t, bool) {};
 };
 
@@ -79,8 +80,8 @@ struct NcclTransport {
   std::string version;  // version of the library
 };
 
-// Collective over all ranks of `control`, which carries the hosts' messages (ids, groups, barriers) and is owned by the
-// transport from then on. device: made by make_cuda() on this thread; outlives the communicators. Throws Error as
+// Collective over all ranks of `control`, which carries the hosts' messages (ids, groups, barriers) and which the
+// transport then owns. device: made by make_cuda() on this thread; must outlive the communicators. Throws Error like
 // make_cuda().
 NcclTransport make_nccl(Device& device, NcclOptions, std::unique_ptr<Communicator> control);
 }  // namespace athanor

@@ -79,7 +79,7 @@ __device__ __forceinline__ int number_in(unsigned long long order) {
   return static_cast<int>(~static_cast<uint32_t>(order));
 }
 
-// kept[g] = whether group g is chosen; best: scratch for as many numbers. Both arrays belong to this warp.
+// kept[g] = whether group g is chosen; best: scratch [groups]. Both arrays belong to this warp.
 template <class Value>
 __device__ __forceinline__ void choose_groups(int* kept, float* best, const Routed& a, const Value& value_of) {
   const int each = a.count / a.groups;
@@ -144,11 +144,11 @@ struct Dropped {
   int* kept;
   const float* weights;
   SortedIndices by_expert;
-  int count, slots, experts, capacity;  // count: number of choices; slots: those of a sequence
+  int count, slots, experts, capacity;  // count: number of choices; slots: choices per sequence
 };
 
 // One thread per choice, in order of experts. The choices of one expert are in token order, so those of one sequence
-// are adjacent; the thread counts which of them the expert prefers to its own.
+// are adjacent; the thread counts the choices that the expert prefers to the thread's own.
 __global__ void __launch_bounds__(kFlatThreads) drop_choices(Dropped a) {
   ptx::wait_for_earlier_kernels();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   }
 }
 
-// One block for each of the sums, and one for the counts of all sequences.
+// One block per sum, and one for the counts of all sequences.
 __global__ void __launch_bounds__(kThreads)
     add_statistics(double* statistics, const int* counts, const float* sums, int tokens, int sequences, int count) {
   ptx::wait_for_earlier_kernels();
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Sorted {
   int *offsets, *tokens, *slots, *rows;
   SortedIndices by_expert;
-  int count, chosen, experts;  // count: number of rows; dropped choices are sorted as those of expert number `experts`
+  int count, chosen, experts;  // count: number of rows; dropped choices are sorted as expert number `experts`
 };
 
 __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {

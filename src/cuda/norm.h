@@ -5,7 +5,7 @@
 #include "ops/norm.h"
 namespace athanor::cuda {
 
-// Every kernel computes y by this function, so that its bits are the same everywhere.
+// Every kernel computes y by this function, so that y has the same bits everywhere.
 __device__ __forceinline__ float normalised(float h, float mean, float rstd, float w, float b) {
   return fmaf((h - mean) * rstd, w, b);
 }

@@ -7,7 +7,7 @@
 
 namespace athanor::cuda {
 
-// Sensors of the GPU with CUDA's `index`. Null, logged at level debug, if NVML is missing or does not know it.
+// Sensors of the GPU with CUDA's `index`. Null, logged at level debug, if NVML is missing or does not list the GPU.
 std::unique_ptr<Sensors> nvml_sensors(int index, const SearchPlaces& places);
 
 }  // namespace athanor::cuda

@@ -1,6 +1,6 @@
-// cuDNN plans stored in a folder of the user: restoring one takes milliseconds, building most of a second, since
-// kernels are compiled. One file per plan; its first line has the key and a checksum of the rest, since the library
-// does not validate plans. Files that cannot be read or written cost time only.
+// cuDNN plans stored in a folder of the user: restoring one takes milliseconds; building one takes most of a second,
+// since kernels are compiled. One file per plan; its first line has the key and a checksum of the rest, since the
+// library does not validate plans. If files cannot be read or written, only time is lost.
 #pragma once
 #include <string>
 namespace athanor::cuda {
@@ -10,7 +10,7 @@ class PlanFiles {
   static constexpr int kMost = 64;  // files in the folder, 100 KiB each; the oldest are removed first
 
   PlanFiles() = default;  // stores nothing
-  // key: what a plan depends on besides its graph: GPU, driver, library.
+  // key: everything besides its graph that a plan depends on: GPU, driver, library.
   PlanFiles(std::string folder, std::string key);
 
   // The stored plan of a described graph; empty if there is none. Thread-safe.

@@ -1,24 +1,29 @@
-// RMSNorm of each head of the q and k parts of packed rows [q heads | k heads | v heads], v copied; and its gradient.
+// RMSNorm of each head of the q and k parts of packed rows [q heads | k heads | v heads], v copied; its gradient; and
+// the sums that both need where ranks have parts of heads.
 //   y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)  [Zhang & Sennrich 2019, eq. 4].  With n = x rstd and g = dy w:
 //   dx = rstd (g - n mean(g n));  dw += sum of dy n over all rows and the heads of the part.
 // Layout: a team of lanes, a power of two up to 32, holds a head in registers, a pack of 16 bytes per lane (two beyond
-// 32 packs); a thread has several heads in flight. Memory bound: x, dy, y and dx are read or written once.
-// Deterministic: dw goes through per-block partial sums, whose number depends on the shape alone. Not timed on a GPU
-// yet.
+// 32 packs); a thread has several heads in flight. A warp sums a head. Memory bound: x, dy, y and dx are read or
+// written once. Deterministic: dw goes through per-block partial sums, whose number depends on the shape alone. Not
+// timed on a GPU yet.
 #include "cuda/qk_norm.h"
 
 #include <algorithm>
 
 #include "cuda/column_sum.h"
+#include "cuda/lanes.h"
 #include "cuda/pack.h"
+#include "cuda/reduce.h"
 #include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kForwardThreads = 256;
+constexpr int kForwardThreads = 256, kSumThreads = 256;
 template <int P>
 constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs take twice the registers
+template <int P>
+constexpr int kBackwardBlocks = P == 1 ? 2 : 1;  // least per multiprocessor, which limits registers
 
 // Heads in flight per thread, by packs per lane and head.
 template <int P>
@@ -30,8 +35,8 @@ struct Heads {
   unsigned count;        // N (H + 2 K)
   unsigned q, k, a_row;  // H, K, H + 2 K
   int dim;
-  int team_bits;  // 2^team_bits lanes per head
-  float inverse_dim;
+  int team_bits;      // 2^team_bits lanes per head
+  float inverse_dim;  // of whole heads
   Weights wq, wk;
   __host__ __device__ int team() const { return 1 << team_bits; }
 };
@@ -56,7 +61,8 @@ __device__ __forceinline__ float team_sum(float value, int team) {
 // ---- kernels
 
 template <class T, int E, int P>
-__global__ void __launch_bounds__(kForwardThreads) qk_norm_forward(Heads a, T* y, float* rstd, const T* x, float eps) {
+__global__ void __launch_bounds__(kForwardThreads)
+    qk_norm_forward(Heads a, T* y, float* rstd, const T* x, float eps, const float* sums) {
   ptx::wait_for_earlier_kernels();
   constexpr int kHeads = kForwardHeads<P>;
   const unsigned teams = kForwardThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
@@ -80,10 +86,12 @@ __global__ void __launch_bounds__(kForwardThreads) qk_norm_forward(Heads a, T* y
 #pragma unroll
       for (int i = 0; i < E; ++i) squares += v[h][p][i] * v[h][p][i];
     }
-    const float scale = rsqrtf(team_sum(squares, a.team()) * a.inverse_dim + eps);
+    squares = team_sum(squares, a.team());
     const unsigned number = first + h * teams;
     if (number >= a.count) continue;
     const Head head(a, number);
+    if (sums && head.normed) squares = sums[head.statistic];
+    const float scale = rsqrtf(squares * a.inverse_dim + eps);
     if (head.normed && lane == 0) rstd[head.statistic] = scale;
 #pragma unroll
     for (int p = 0; p < P; ++p) {
@@ -110,6 +118,7 @@ struct Backward {
   const T *dy, *x;
   const float* rstd;
   unsigned heads_per_block;
+  const float* sums;  // optional [N, H + K]: over whole heads
 };
 
 // Backward of one head: adds to dw of q or k, and writes dx.
@@ -122,6 +131,7 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   const Head head(a, exists ? number : 0);
   const bool normed = exists && head.normed;
   const float scale = normed ? b.rstd[head.statistic] : 0.f;
+  const float whole = normed && b.sums ? scale * b.sums[head.statistic] : 0.f;
   float g[P][E] = {}, sum = 0;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -136,8 +146,9 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
       dw[1][p][i] += head.is_q ? 0.f : dn;  // 0 for heads of v
     }
   }
-  const float mean = team_sum(sum, a.team()) * a.inverse_dim;
+  sum = team_sum(sum, a.team());
   if (!exists) return;
+  const float mean = (b.sums ? whole : sum) * a.inverse_dim;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int column = (p * a.team() + lane) * E;
@@ -162,7 +173,7 @@ __host__ __device__ constexpr int pitch(int dim) {
 }
 
 template <class T, int E, int P>
-__global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a, Backward<T> b) {
+__global__ void __launch_bounds__(kBackwardThreads<P>, kBackwardBlocks<P>) qk_norm_backward(Heads a, Backward<T> b) {
   ptx::wait_for_earlier_kernels();
   DYN_SMEM(raw);
   float* sums = reinterpret_cast<float*>(raw);  // [warps, E, pitch]
@@ -214,30 +225,53 @@ __global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a,
   }
 }
 
+// A warp per head of q and k.
+template <class T, int E>
+__global__ void __launch_bounds__(kSumThreads) qk_norm_sums(Heads a, float* sums, const T* dy, const T* x) {
+  ptx::wait_for_earlier_kernels();
+  const unsigned normed = a.q + a.k, at = blockIdx.x * (kSumThreads / 32) + static_cast<unsigned>(warp_id());
+  if (at >= a.count / a.a_row * normed) return;
+  const unsigned head = at % normed;
+  const size_t begin = (static_cast<size_t>(at / normed) * a.a_row + head) * a.dim;
+  float sum = 0;
+  for (int column = lane_id() * E; column < a.dim; column += 32 * E) {
+    const Pack<T, E> of_x = load_pack<E>(x + begin + column);
+    float other[E];
+    if (dy) load_weights(other, head < a.q ? a.wq : a.wk, column);
+    const Pack<T, E> of_dy = dy ? load_pack<E>(dy + begin + column) : of_x;
+#pragma unroll
+    for (int i = 0; i < E; ++i) sum += (dy ? of_dy[i] * other[i] : of_x[i]) * of_x[i];
+  }
+  sum = warp_reduce(sum, Plus{});
+  if (lane_id() == 0) sums[at] = sum;
+}
+
 // ---- launchers
 
 constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // packs per lane
 
 template <class Op>
-Heads heads_of(const Op& op, int elements) {
+Heads heads_of(const Op& op, int team_bits, int64_t parts) {
   const int64_t dim = op.wq.numel(), a_row = op.heads + 2 * op.kv_heads, count = op.x.rows() * a_row;
   CHECK(count < int64_t{1} << 31, op.kName, ": ", count, " heads are beyond 32-bit indices; use fewer rows");
-  const int64_t packs = dim / elements;
-  int bits = 0;
-  while (1 << bits < packs && bits < 5) ++bits;
-  if (packs > int64_t{most_packs(elements)} << bits)
-    throw Error(cat(op.kName, " on CUDA: heads of ", dim, " ", op.x.dtype,
-                    " are too long; expected at most 512 elements ",
-                    "of 16 bits, 256 of 32, or 128 where a head is not a multiple of 16 bytes"));
   return {.count = static_cast<unsigned>(count),
           .q = static_cast<unsigned>(op.heads),
           .k = static_cast<unsigned>(op.kv_heads),
           .a_row = static_cast<unsigned>(a_row),
           .dim = static_cast<int>(dim),
-          .team_bits = bits,
-          .inverse_dim = 1.f / static_cast<float>(dim),
+          .team_bits = team_bits,
+          .inverse_dim = 1.f / static_cast<float>(dim * parts),
           .wq = {op.wq.data, op.wq.dtype},
           .wk = {op.wk.data, op.wk.dtype}};
+}
+
+template <class Op>
+int team_bits_of(const Op& op, int elements) {
+  const int64_t dim = op.wq.numel(), packs = dim / elements;
+  int bits = 0;
+  while (1 << bits < packs && bits < 5) ++bits;
+  check_qk_norm_head(op.kName, dim, op.x.dtype, elements > 1);
+  return bits;
 }
 
 // Calls f.operator()<T, E, P>(heads): P packs of E elements per lane.
@@ -246,7 +280,7 @@ void by_head(const Op& op, bool aligned, F f) {
   const int64_t dim = op.wq.numel();
   const auto fits = [&]<class T>() { return aligned && in_packs<T>(dim) && aligned16(op.wq.data, op.wk.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
-    const Heads heads = heads_of(op, E);
+    const Heads heads = heads_of(op, team_bits_of(op, E), op.parts);
     if (dim <= int64_t{E} * heads.team()) {
       f.template operator()<T, E, 1>(heads);
     } else {
@@ -271,8 +305,8 @@ void run(const QkNormFwd& op, void*, cudaStream_t stream) {
     const int64_t in_block = int64_t{kForwardThreads} / heads.team() * kForwardHeads<P>;
     const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(heads.count, in_block))), dim3(kForwardThreads), 0,
                               stream};
-    CUDA_CHECK(
-        launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x), op.eps));
+    CUDA_CHECK(launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x),
+                      op.eps, data<float>(op.sums)));
   });
 }
 
@@ -286,12 +320,25 @@ void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
     blocks = cut.blocks;
     const Backward<T> b{data<T>(op.dx),       partials,
                         data<T>(op.dy),       data<T>(op.x),
-                        data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block)};
+                        data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block),
+                        data<float>(op.sums)};
     const size_t shared_bytes = static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.dim)) * sizeof(float);
     const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};
     CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
   });
   add_partial_sums({op.dwq, partials, blocks, dim, 2 * dim}, stream);
   add_partial_sums({op.dwk, partials + dim, blocks, dim, 2 * dim}, stream);
+}
+
+void run(const QkNormSums& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  const bool aligned = aligned16(op.x.data, op.dy.data, op.wq.data, op.wk.data);
+  const auto fits = [&]<class T>() { return aligned && in_packs<T>(op.wq.numel()); };
+  by_pack(op.x.dtype, fits, [&]<class T, int E>() {
+    const Heads heads = heads_of(op, 5, 1);
+    const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(op.sums.numel(), kSumThreads / 32))), dim3(kSumThreads),
+                              0, stream};
+    CUDA_CHECK(launch(qk_norm_sums<T, E>, config, heads, data<float>(op.sums), data<T>(op.dy), data<T>(op.x)));
+  });
 }
 }  // namespace athanor::cuda

@@ -1,4 +1,4 @@
-// One launch over several flat buffers: a table of ranges in the kernel's parameters tells each block where it works.
+// One launch over several flat buffers: a table of ranges in the kernel's parameters maps each block to its range.
 #pragma once
 #include "cuda/flat.h"
 #include "cuda/host_tools.h"
@@ -19,7 +19,7 @@ struct Ranges {
     ++count;
   }
   unsigned blocks() const { return first_block[count]; }
-  // The range of a block: the last that starts at it or before.
+  // The range of a block: the last range whose first block is `block` or earlier.
   __device__ __forceinline__ int find(unsigned block) const {
     int low = 0, high = count;
     while (high - low > 1) {
@@ -34,7 +34,7 @@ struct Ranges {
   }
 };
 
-// Calls launch(Ranges<Range>) with all ranges of a list, in several tables if one does not hold them.
+// Calls launch(Ranges<Range>) with all ranges of a list, in several tables if they do not fit in one.
 template <class Range, class List, class Add, class Launch>
 void in_tables(const List& list, Add add, Launch launch) {
   Ranges<Range> table;

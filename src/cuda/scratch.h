@@ -7,14 +7,14 @@
 #include <string>
 #include <type_traits>
 
+#include "base/error.h"
 #include "base/host_device.h"
 #include "base/int.h"
 #include "ops/gemm_problem.h"
 #include "ops/ops.h"
 namespace athanor::cuda {
 
-// cuBLASLt's workspace, for every GEMM. 32 MiB is what NVIDIA advises from Hopper on.
-// [cuBLAS manual, cublasSetWorkspace()]
+// cuBLASLt's workspace, for every GEMM. NVIDIA recommends 32 MiB from Hopper on. [cuBLAS manual, cublasSetWorkspace()]
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 // Maximum scratch memory of cuDNN's attention, unless cuDNN is requested by name or the plan has more left
@@ -88,8 +88,8 @@ inline size_t sort_scratch(int64_t rows, int64_t limit) {
   const int64_t counts = div_ceil<int64_t>(rows, SortCut::kTile) << SortCut(limit).bits;
   return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
 }
-// Upper bound of the sort keys of an embedding's gradient. With a sharded vocabulary, tokens of other ranks get the
-// last key.
+// Upper bound of the sort keys of an embedding's gradient. With a sharded vocabulary, other ranks' tokens get the last
+// key.
 inline int64_t sort_limit(const Tensor& grad, const VocabPart& part) { return part ? part.count + 1 : grad.rows(); }
 
 // Statistics of AttentionBwd, for each head [stats_rows(queries)]: rows are padded so that every head starts on a
@@ -104,7 +104,7 @@ ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queri
 // follow.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
-  // Amax as float bits: `amax` for statistics, `whole` of the matrix for FP4, whose scales have two levels.
+  // Amax as float bits: `amax` for statistics, `whole` the amax of the matrix for FP4, whose scales have two levels.
   unsigned amax, whole;
 };
 // Offset of the transformed matrix behind the counts, in 32-bit words.
@@ -113,7 +113,7 @@ inline int64_t transformed_at(const Quantize& op) {
   return round_up<int64_t>(scales, 4);
 }
 
-// The layout in which cuBLASLt takes the scales of a GEMM operand; none: unsupported. Scales of 16 x 16 blocks are
+// The layout in which cuBLASLt expects the scales of a GEMM operand; none: unsupported. Scales of 16 x 16 blocks are
 // repeated per row. terms: the dimension of the operand, as stored in memory, that is K.
 inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
   const int64_t across = terms == 1 ? blocks.rows : blocks.cols, along = terms == 1 ? blocks.cols : blocks.rows;
@@ -126,9 +126,9 @@ inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
   return across == 128 && along == 128 ? ScaleLayout::squares : ScaleLayout::none;
 }
 
-// How cuBLASLt computes a GEMM of FP8 or FP4 operands on a GPU of a given compute capability (90: Hopper): both
-// operands have K contiguous, otherwise they are transposed in scratch memory; FP4 values are packed two per byte.
-// Where that is not possible, operands are dequantized and multiplied as f32.
+// How cuBLASLt computes a GEMM of FP8 or FP4 operands on a GPU of a given compute capability (90: Hopper): K must be
+// contiguous in both operands, otherwise they are transposed in scratch memory; FP4 values are packed two per byte. If
+// cuBLASLt cannot compute the GEMM, operands are dequantized and multiplied as f32.
 struct NativeGemm {
   bool possible = false;
   ScaleLayout a = ScaleLayout::none, b = ScaleLayout::none;
@@ -152,10 +152,9 @@ struct NativeGemm {
     }
   }
 };
-// Whether the program's own kernel (gemm/wgmma_gemm.cu) computes this GEMM and its epilogue in one launch on a GPU
-// of that compute capability. It does for epilogues that the library lacks: SwiGLU, its gradient, and RoPE with heads
-// of 64 or 128; operands are of 16 bits, with rows that TMA can copy. The weights are [N, K] forward and [K, N]
-// backward.
+// Whether the program's own kernel (gemm/wgmma_gemm.cu) computes this GEMM and its epilogue in one launch on a GPU of
+// that compute capability. It supports epilogues that the library lacks: SwiGLU, its gradient, and RoPE with heads of
+// 64 or 128; operands have 16 bits, and rows that TMA can copy. The weights are [N, K] forward and [K, N] backward.
 inline bool own_gemm_takes(const GemmProblem& p, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 8 == 0; };
@@ -190,8 +189,8 @@ inline ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op, const NativeGemm& n
           // conversion to f32, and back
           .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};
 }
-// How a GPU computes FP8 and FP4 GEMMs, for the log; "" if there are none. native: number of them that need no
-// dequantizing.
+// Describes for the log how a GPU computes FP8 and FP4 GEMMs; "" if there are none. native: number of GEMMs that need
+// no dequantizing.
 inline std::string describe_quantized(std::span<const ScaledGemm> ops, int64_t native, int capability) {
   const int64_t emulated = std::ssize(ops) - native;
   if (ops.empty()) return "";
@@ -238,15 +237,15 @@ template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<
-    Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
-    EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums, DistillSums, Fill,
-    MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema,
-    AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments,
-    ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd,
-    StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
-    ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour,
-    DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection,
-    PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
+    Op, NormFwd, NormApply, QkNormFwd, QkNormSums, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
+    SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums,
+    DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion,
+    Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs,
+    FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales,
+    RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
+    ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
+    KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean,
+    OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -254,7 +253,7 @@ inline size_t scratch(const ColumnSum& op) {
   return cut.count > 1 ? static_cast<size_t>(cut.count * op.x.cols()) * sizeof(float) : 0;
 }
 
-// Bias gradients that the library computes are stored behind the workspace until they are added to the op's.
+// Bias gradients that the library computes are stored behind the workspace until they are added to the op's gradient.
 inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
   if (!op.sums()) return workspace;
   size_t column_sum = 0;
@@ -319,12 +318,21 @@ inline size_t scratch(const NormBwd& op) {
   return static_cast<size_t>(NormCut(op.h.rows()).blocks * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
 }
 
-// An upper bound for any way to split the heads.
+// Throws Error if the QK norm kernels cannot process heads of `dim` elements: a lane of a warp holds up to two packs of
+// 16 bytes, or four single elements where packs are not possible.
+inline void check_qk_norm_head(const char* op, int64_t dim, DType dtype, bool in_packs) {
+  if (dim <= (in_packs ? 32 * 2 * 16 / int64_t(size_of(dtype)) : 32 * 4)) return;
+  throw Error(cat(op, " on CUDA: heads of ", dim, " ", dtype,
+                  " are too long; expected at most 512 elements of 16 bits, 256 of 32, or 128 where a head is not a "
+                  "multiple of 16 bytes; tensor_parallel_size divides the heads that olmoe normalizes together"));
+}
+// An upper bound for any way to split the heads. Checks their length, so that planning a run refuses long ones.
 inline size_t scratch(const QkNormBwd& op) {
+  check_qk_norm_head(op.kName, op.wq.numel(), op.x.dtype, op.wq.numel() % int64_t(16 / size_of(op.x.dtype)) == 0);
   return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
 }
 
-// Dropped choices count as those of one more expert.
+// Dropped choices are sorted as those of one more expert.
 inline size_t scratch(const SortByExpert& op) { return sort_scratch(op.experts.numel(), op.expert_count() + 1); }
 inline size_t scratch(const DropChoices& op) { return sort_scratch(op.experts.numel(), op.expert_count); }
 // Token counts per sequence and expert, and each token's contribution to the statistics.
@@ -336,7 +344,7 @@ inline size_t scratch(const RouteBwd& op) {
 inline size_t scratch(const EmbeddingBwd& op) {
   const int64_t rows = op.dy.rows(), runs = div_ceil<int64_t>(rows, kEmbeddingRun);
   const size_t tokens = sort_scratch(rows, sort_limit(op.dwte, op.part));
-  const size_t positions = op.dwpe ? sort_scratch(rows, op.dwpe.rows()) : 0;  // its digits may have more bits
+  const size_t positions = op.dwpe ? sort_scratch(rows, op.dwpe.rows()) : 0;  // may need more bits per digit
   return std::max(tokens, positions) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
 }
 

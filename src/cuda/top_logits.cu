@@ -166,17 +166,15 @@ __global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy
   };
   const auto log_q_of = [&](int j) { return student(picked[j]) - log_q_sum; };
   const auto log_p_of = [&](int j) { return values[j] * inverse - log_p_sum; };
-  float between = sum_over(a.k, smem, [&](int j) {
-    return term(expf(log_q_of(j)), log_q_of(j), expf(log_p_of(j)), log_p_of(j));
-  });
+  float between =
+      sum_over(a.k, smem, [&](int j) { return term(expf(log_q_of(j)), log_q_of(j), expf(log_p_of(j)), log_p_of(j)); });
   const float q_of_rest = q_rest * expf(-log_q_sum);
   between += term(q_of_rest, log_q_rest, expf(log_p_rest), log_p_rest);
   float signed_q = 0, rest_share = q_rest > 0 ? log_q_rest - log_p_rest - between : 0.f;
   if (sorted) {
     const bool taught = values[0] > -kInf;  // else p is NaN
-    signed_q = sum_over(a.k, smem, [&](int j) {
-      return sign_of_difference(expf(log_q_of(j)), expf(log_p_of(j))) * expf(log_q_of(j));
-    });
+    signed_q = sum_over(
+        a.k, smem, [&](int j) { return sign_of_difference(expf(log_q_of(j)), expf(log_p_of(j))) * expf(log_q_of(j)); });
     const float rest_sign = sign_of_difference(q_of_rest, expf(log_p_rest));
     signed_q = taught ? signed_q + rest_sign * q_of_rest : 0.f;
     between = taught ? between : 0.f;

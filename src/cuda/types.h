@@ -26,8 +26,8 @@ __host__ __device__ __forceinline__ T from_float(float x) {  // round to nearest
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
-// Elements of the 32-bit words that memory is accessed by: one float or two 16-bit values, the first in the low half.
-// Words, because the compiler splits accesses to arrays of 16-bit elements.
+// Elements of the 32-bit words by which memory is accessed: one float or two 16-bit values, the first in the low half.
+// Words are used because the compiler splits accesses to arrays of 16-bit elements.
 template <class T>
 __device__ __forceinline__ float element(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,5 +1,5 @@
-// How update rules access flat buffers: a thread has eight consecutive elements of a tile, whatever their types. Also
-// their random bits.
+// Access of update rules to flat buffers: a thread has eight consecutive elements of a tile, whatever their types; and
+// the random bits of these elements.
 #pragma once
 #include "base/rng.h"
 #include "cuda/flat.h"

@@ -14,7 +14,7 @@ constexpr int kThreads = kConsumers + kGroupThreads;
 // Kernel images for other GPUs contain no code; has_image() recognizes them by their launch bounds.
 constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
-// Number of SMs of the current device; as many blocks are resident.
+// Number of SMs of the current device, which is also the number of resident blocks.
 inline int multiprocessors() {
   int device = 0, count = 0;
   CUDA_CHECK(cudaGetDevice(&device));

@@ -27,7 +27,7 @@ struct PackedRows {
 };
 
 struct PackingCounts {
-  int64_t documents = 0, cut = 0;  // documents: not counting empty ones; cut: those split over several rows
+  int64_t documents = 0, cut = 0;  // numbers of non-empty documents, and of those split over several rows
   int64_t rows = 0, pieces = 0;
   int64_t tokens = 0, unused = 0;  // tokens of all documents; unfilled positions in rows
   PackingCounts& operator+=(const PackingCounts&);

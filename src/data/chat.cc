@@ -85,7 +85,7 @@ std::string trimmed(const std::string& text) {
   return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-// Collects segments; empty texts are left out.
+// Collects segments; omits empty texts.
 struct ChatWriter {
   std::vector<ChatSegment> all;
   void text(std::string text, bool learnt = false) {

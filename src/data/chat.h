@@ -22,8 +22,7 @@ enum class ChatShape : uint8_t { messages, prompt, alpaca, sharegpt };
 std::optional<ChatShape> chat_shape_named(std::string_view name);
 std::vector<std::string> chat_shape_names();
 
-// shape: if absent, detected from the keys of the line. An invalid line throws an Error(usage) that says what was
-// expected.
+// shape: if absent, detected from the keys of the line. An invalid line throws an Error(usage) with the expected form.
 Conversation parse_chat(std::string_view line, std::optional<ChatShape> shape = {});
 
 // Published chat templates; plain uses no template: texts as they are, and the end-of-document token after each answer.
@@ -44,8 +43,8 @@ struct ChatSegment {
   bool learnt = false;  // trained on: an answer, or the token that ends one
   bool operator==(const ChatSegment&) const = default;
 };
-// Throws Error(usage) for conversations the template cannot express: turns out of order, a system message in the
-// middle.
+// Throws Error(usage) for conversations that the template cannot express: roles that do not alternate, a system message
+// in the middle.
 std::vector<ChatSegment> apply_template(ChatTemplate, const Conversation&);
 
 }  // namespace athanor

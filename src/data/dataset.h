@@ -65,8 +65,8 @@ class Dataset {
   Sample window(int64_t number) const;
   // Reads a window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
-  bool has_document_indices() const;  // whether every shard has one
-  bool has_loss_mask() const;         // whether any shard has one
+  bool has_document_indices() const;  // true if every shard has one
+  bool has_loss_mask() const;         // true if any shard has one
   // Path of a shard of `other` that is also in this data set, compared by size and first and last 64 KiB; "" if none.
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }

@@ -151,7 +151,7 @@ std::optional<Job> DocumentStream::next_text() {
     Job job;
     if (buffer_.empty()) {
       if (at_.in_document == 0) return {};
-      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the input ended without a further byte
+      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the previous job has the last text of the document
       at_.in_document = 0;
       return take_text(std::move(job), 0);
     }

@@ -18,7 +18,7 @@ struct TextParts {
   Tokens prefix, middle, suffix;
 };
 
-// Parts of a text without its last tokens, for which the sentinels need the space.
+// Cuts the text, without its last tokens, whose space the sentinels need.
 TextParts parts_of(Tokens text, const std::array<uint32_t, 2>& places) {
   const Tokens kept = text.first(text.size() - size_t(kFimSentinels));
   const auto [first, second] =
@@ -53,7 +53,7 @@ void reorder(std::span<int32_t> text, const FillInTheMiddle& fim, const std::arr
 
 bool hits(uint32_t bits, double rate) { return double(bits) * 0x1p-32 < rate; }
 
-// The predicted text of the document [begin, end) of a window.
+// The part of the document [begin, end) of a window that may be reordered: its predicted text.
 std::span<int32_t> text_of(Window& window, int64_t begin, int64_t end, int64_t eod_id) {
   while (begin < end && !window.mask[size_t(begin)]) ++begin;
   while (begin < end && (!window.mask[size_t(end) - 1] || window.tokens[size_t(end) - 1] == eod_id)) --end;

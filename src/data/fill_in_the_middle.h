@@ -1,8 +1,8 @@
 // Fill-in-the-middle: some documents of a window are cut in three at random places, and the middle is moved behind the
 // rest, so that it is predicted from both sides [Bavarian et al. 2022, "Efficient Training of Language Models to Fill
 // in the Middle"]. The places are between tokens, or as in the paper between characters. The part of a document inside
-// the window is reordered on its own (the paper's "context level"). The result depends only on the window's place in
-// the sample order, so every rank reads the same.
+// the window is reordered separately (the paper's "context level"). The result depends only on the window's place in
+// the sample order, so it is the same on every rank.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,8 +30,8 @@ struct WindowKey {
 // and s the parts of the remaining text, and <P>, <M>, <S> their sentinels, it becomes <P> p <S> s <M> m, or <P> <S> s
 // <M> p m. The text of a document is its predicted tokens (without the BOS token of a packed row), without the token
 // that ends it. Texts shorter than kLeastText tokens stay as they are; document ends and masks do not change. With cuts
-// between characters the parts are encoded anew, and the text loses as many tokens more as they need; a text that is
-// too short for that is cut between tokens.
+// between characters the parts are encoded anew, and the text loses as many more tokens as the new encoding needs; a
+// text that is too short for that is cut between tokens.
 constexpr int64_t kFimSentinels = 3, kLeastText = kFimSentinels + 1;
 void fill_in_the_middle(Window&, const FillInTheMiddle&, const WindowKey&);
 

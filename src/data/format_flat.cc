@@ -147,7 +147,7 @@ TokenLayout read_raw(const Probe& probe) {
                     ": expected a token shard with a header (llm.c magic 20240520 or 20240801), found first word ",
                     uint32_t(probe.word(0)),
                     ": for headerless tokens set the source's dtype to \"uint16\" or \"uint32\"; of a Megatron data "
-                    "set the .idx belongs beside the .bin"),
+                    "set the .idx belongs next to the .bin"),
                 Exit::usage);
   return headerless(probe, *probe.dtype, "raw");
 }

@@ -48,7 +48,7 @@ class Scanner {
     throw Error(at_ < line_.size() ? cat("not JSON: expected ", expected, " at byte ", at_, " of the line")
                                    : cat("not JSON: the line ends where ", expected, " is expected"));
   }
-  // The kind of the value that begins here, by its first character; nullptr: not JSON.
+  // Name of the kind of value that begins here, by its first character; nullptr: not JSON.
   const char* kind_of_value() const {
     const char c = peek();
     const std::string_view rest = line_.substr(at_);

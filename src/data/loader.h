@@ -31,7 +31,7 @@ struct HostBatch {
   void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
   // Fills a row from a window of T + 1 tokens.
   void read(int64_t row, const Window& window, const PackingOptions& options);
-  // Then fills the row's cached teacher logits; same sample.
+  // Fills the cached teacher logits of a row that was read from the same sample.
   void read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache);
 
  private:
@@ -42,7 +42,7 @@ struct HostBatch {
 struct LoaderOptions {
   SampleOrder order;
   int64_t first_sample = 0;  // samples consumed by all ranks so far
-  int64_t rows = 1;          // per micro-batch and rank
+  int64_t rows = 1;          // rows per micro-batch and rank
   MicroBatchOrder ranks = {};
   int depth = 4;  // micro-batches prepared ahead
   PackingOptions packing = {};

@@ -29,7 +29,7 @@ struct LogitCacheInfo {
   // -inf.
   std::string teacher_tokens;
   int64_t seq_length = 0;
-  int64_t vocab_size = 0, teacher_vocab_size = 0;  // of the run and of the teacher; ids are smaller than both
+  int64_t vocab_size = 0, teacher_vocab_size = 0;  // run's and teacher's; ids are smaller than both
   int64_t top_k = 0, windows = 0;
   double temperature = 1;
   DType dtype = DType::f16;  // dtype of the values
@@ -55,7 +55,7 @@ LogitCacheInfo read_logit_cache_info(const std::string& folder);
 // Creates a cache, or continues an unfinished one. Throws Error(usage) if the folder has a cache with other settings,
 // naming the differences, or other files.
 void begin_logit_cache(const std::string& folder, const LogitCacheInfo&);
-// Whether the shard exists and has the expected length.
+// True if the shard exists and has the expected length.
 bool has_logit_shard(const std::string& folder, const LogitCacheInfo&, int64_t shard);
 
 // Writes one shard, window by window; the file appears under its name only when it is complete.
@@ -79,7 +79,7 @@ class LogitCache {
   explicit LogitCache(const std::string& folder);
   const LogitCacheInfo& info() const { return info_; }
   const std::string& folder() const { return folder_; }
-  // tokens: [T], of the window. Throws Error if the record is damaged or belongs to other tokens.
+  // tokens: the window's [T] tokens. Throws Error if the record is damaged or belongs to other tokens.
   void read(int64_t window, std::span<const int32_t> tokens, const TopLogitRow&) const;
 
  private:

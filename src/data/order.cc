@@ -5,7 +5,7 @@
 namespace athanor {
 namespace {
 
-// Whether all fraction * period are integers, up to rounding error.
+// True if all fraction * period are integers, up to rounding error.
 bool divides(const std::vector<double>& fractions, int64_t period) {
   return std::all_of(fractions.begin(), fractions.end(), [&](double f) {
     const double share = f * double(period);

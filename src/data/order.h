@@ -135,7 +135,7 @@ class Mixture {
  private:
   struct Stage {
     int64_t from;
-    Blend blend;                   // of the sources with non-zero weight
+    Blend blend;                   // blends the sources with non-zero weight
     std::vector<int64_t> sources;  // source numbers of the blend's sources
     std::vector<int64_t> before;   // [all sources]: samples given in earlier stages
   };

@@ -10,7 +10,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kScanned = 1 << 20;  // tokens per read
-constexpr size_t kTables = 4;          // tables cached; a rank's samples go through one window after the other
+constexpr size_t kTables = 4;  // number of cached tables: the samples of a rank come from one window after the other
 
 }  // namespace
 

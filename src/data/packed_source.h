@@ -22,7 +22,7 @@ struct RowPacking {
   int64_t bos_id = -1;          // token put in front of every piece of a document; -1: none
 };
 
-// Identifies a row of the stream and the order it is taken from.
+// A row of the stream, and the parameters of the order of rows.
 struct PackedRow {
   uint64_t seed = 0;
   uint64_t source = 0;  // source number: part of the random key
@@ -37,7 +37,8 @@ class PackedSource {
 
   int64_t rows() const { return rows_.back(); }  // rows per epoch
   const PackingCounts& counts() const { return counts_; }
-  // Reads tokens, mask (0 = not predicted: unfilled positions, BOS tokens) and ends of pieces. [row_tokens]
+  // Reads tokens, mask (0 = not predicted: unfilled positions, BOS tokens) and ends of pieces. tokens, mask:
+  // [row_tokens].
   Window read(const PackedRow& row) const;
 
  private:

@@ -19,7 +19,7 @@ struct PackingOptions {
   int64_t chunk_length = 0;           // tokens per chunk, except the last; 0: the whole sequence
 
   bool needs_documents() const { return reset_attention_mask || reset_position_ids || eod_mask_loss; }
-  // Whether rows differ in documents or positions, so that both must be uploaded with every micro-batch.
+  // True if rows differ in documents or positions, so that both must be uploaded with every micro-batch.
   bool varies() const { return reset_attention_mask || reset_position_ids || max_chunks > 1; }
   // Rows of HostBatch::documents per sequence.
   int64_t table_rows() const { return max_documents + max_chunks - 1; }

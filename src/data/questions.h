@@ -22,7 +22,7 @@ struct QuestionLimits {
   int64_t vocab_size = 0;  // vocabulary of the model
 };
 
-// A hash of all questions.
+// Hash of all questions.
 std::string fingerprint(const std::vector<Question>&);
 
 // Throws Error(usage) with file and line for an invalid question.

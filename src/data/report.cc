@@ -232,7 +232,7 @@ std::string doubt_at_start(const TokenFile& shard) {
   return doubt_of_type(shard.layout(), tokens);
 }
 
-// The shards that could be opened, and a line on each.
+// The shards that could be opened, and one line of text per shard.
 struct Opened {
   std::vector<TokenFile> shards;
   int64_t tokens = 0;
@@ -289,7 +289,7 @@ Looked look(const Opened& opened, int64_t eod_id) {
   return found;
 }
 
-// Document statistics by the index if the format has one, else by the end-of-document token.
+// Document statistics from the index if the format has one, else by the end-of-document token.
 std::string document_report(const Opened& opened, const Looked& looked, int64_t eod_id) {
   DocumentStatistics indexed;
   bool all_indexed = true;

@@ -10,7 +10,7 @@ struct ShardReportOptions {
   std::vector<std::string> path_globs;  // files or patterns
   std::string dtype = "auto";           // token type of all files: see TokenFile::open
   std::string tokenizer;                // file or folder; "": from the descriptor next to the shards, if any
-  int64_t vocab_size = 0;               // 0: that of the tokenizer
+  int64_t vocab_size = 0;               // 0: the vocabulary size of the tokenizer
   int64_t eod_id = -1;                  // info: end-of-document token for shards without an index; -1: that of the
                                         // tokenizer
   bool ngram = false;                   // info: also computes n-gram losses, with the last twentieth of the tokens as

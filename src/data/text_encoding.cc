@@ -13,7 +13,7 @@ size_t length_of(uint8_t first) {
   return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-// Whether `c` may follow `first`: excludes overlong forms, surrogates and characters beyond U+10FFFF.
+// True if `c` may follow `first`: excludes overlong forms, surrogates and characters beyond U+10FFFF.
 bool may_follow(uint8_t first, uint8_t c) {
   const uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;

@@ -14,8 +14,8 @@ namespace athanor {
 // Reads up to the size of the buffer; returns 0 at the end. Errors name the file and the offset.
 using ReadBytes = std::function<size_t(std::span<char>)>;
 
-// Each decompresses one format; consecutive members or frames are concatenated. Truncated input is an Error. In a build
-// without the library they throw an Error(usage) that says so.
+// Each function decompresses one format; consecutive members or frames are concatenated. Truncated input is an Error.
+// In a build without the library they throw an Error(usage) that names it.
 ReadBytes read_gzip(ReadBytes raw, const std::string& path);
 ReadBytes read_zstd(ReadBytes raw, const std::string& path);
 

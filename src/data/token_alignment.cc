@@ -9,7 +9,7 @@ namespace {
 // The text of some tokens and, for each token, where its text ends.
 struct Ends {
   std::string text;
-  std::vector<size_t> of;  // by token: end of its text, in bytes
+  std::vector<size_t> of;  // of[i]: end of token i's text, in bytes
   Ends(const Tokenizer& tokenizer, std::span<const int32_t> ids, TextPlace place) {
     for (const int32_t id : ids) {
       text += tokenizer.decode({&id, 1}, text.empty() ? place : TextPlace::inside);

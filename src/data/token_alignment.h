@@ -18,9 +18,9 @@ struct AlignedTokens {
 
 // Documents are cut at `from`'s end-of-document token, which becomes `to`'s. The first text of a window is treated as
 // the middle of a document. At most `limit` tokens are produced; positions behind them are -1, and so are positions of
-// a document behind the first place where `to` does not reproduce the given text, as tokenizers that normalize do. bos:
-// a token of `to` put in front of every document and of the window; -1: none. Outlived by both tokenizers; for one
-// thread.
+// a document behind the first place where `to` does not reproduce the given text, as with tokenizers that normalize.
+// bos: a token of `to` put in front of every document and of the window; -1: none. Both tokenizers must outlive it; for
+// one thread.
 class TokenAligner {
  public:
   TokenAligner(const Tokenizer& from, const Tokenizer& to, int64_t limit, int32_t bos = -1)

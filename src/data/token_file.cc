@@ -54,7 +54,7 @@ bool fits(const Format& format, const Probe& probe) {
 
 TokenLayout find_layout(const Probe& probe) {
   if (probe.head.starts_with("MMIDIDX"))
-    throw Error(cat(probe.path(), ": this is the index of a Megatron data set: give the .bin file beside it"),
+    throw Error(cat(probe.path(), ": this is the index of a Megatron data set: give the .bin file next to it"),
                 Exit::usage);
   for (const Stranger& s : kStrangers)
     if (probe.head.starts_with(s.magic))

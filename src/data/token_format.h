@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-constexpr int64_t kLlmcHeaderBytes = 1024;  // header size of llm.c and LLMQ
+constexpr int64_t kLlmcHeaderBytes = 1024;  // header bytes of llm.c and LLMQ
 
 enum class TokenType : uint8_t { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64 };
 int64_t item_size(TokenType);

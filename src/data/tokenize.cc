@@ -57,7 +57,8 @@ int64_t cores() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// Identity of a run: all that the output depends on. Input files are identified by path, size and modification time.
+// Identity of a run: a hash of everything that the output depends on. Input files are identified by path, size and
+// modification time.
 std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
   std::ostringstream text;
   const DocumentOptions& d = o.documents;
@@ -137,7 +138,7 @@ class JobEncoder {
   std::string document_;
 };
 
-// A run, from its start or from where an earlier run was killed, to its finished shards.
+// A run, from its start or from the point where an earlier run was killed, to its finished shards.
 class Run {
  public:
   Run(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -200,7 +201,7 @@ class Run {
                                            "the new one; choose another folder")),
                   Exit::usage);
   }
-  // Whether the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
+  // True if the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
   bool has_tokenizer(const std::string& content) const {
     try {
       const auto found = tokenizer_files_of(options_.output_prefix);

@@ -99,7 +99,7 @@ void for_each_line(const std::string& path, Fn&& fn) {
   }
 }
 
-// The shard of one split.
+// Contents of the shard of one split.
 struct ChatShard {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> learnt;
@@ -120,7 +120,7 @@ struct ChatShard {
   }
 };
 
-// Rows of whole samples, plus one token, so that the last row has a target for its last position.
+// Packs whole samples into rows, and appends one token, so that the last row has a target for its last position.
 ChatShard packed(const std::vector<ChatSample>& samples, int64_t length, int32_t pad) {
   std::vector<int64_t> sizes;
   for (const ChatSample& s : samples) sizes.push_back(int64_t(s.tokens.size()));

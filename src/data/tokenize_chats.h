@@ -21,8 +21,8 @@ struct ChatOptions {
   bool overwrite = false;
 };
 
-// Returns a summary of a few lines. Conversations without an answer are skipped and counted; an Error if none is left.
-// With `pack`, longer conversations are truncated at the end, and the summary says how many.
+// Returns a summary of a few lines. Conversations without an answer are skipped and counted; it is an Error if none has
+// one. With `pack`, conversations longer than a row are truncated at the end, and the summary says how many.
 std::string tokenize_chats(const ChatOptions&);
 
 // Packs pieces of these sizes, each at most `length`, into rows of `length` tokens, by best fit with the largest first.

@@ -40,7 +40,7 @@ bool is_sane(const TokenizeState& s) {
   return p.part >= 0 && p.part <= 1 && p.in_document >= 0 && p.in_document <= 3;
 }
 
-// Whether `path` is still the open file: another run may have removed it when it ended.
+// True if `path` is still the open file: another run may have removed it when it ended.
 bool is_at(const Fd& file, const std::string& path) {
   struct stat open {
   }, named{};

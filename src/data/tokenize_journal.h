@@ -38,8 +38,8 @@ class TokenizeJournal {
   // identity: names all that the output depends on. Only a run of the same identity is resumed.
   TokenizeJournal(std::string path, std::string identity) : path_(std::move(path)), identity_(std::move(identity)) {}
   const std::string& path() const { return path_; }
-  // The state left by an interrupted run of this identity, if any. Throws Error(usage) if the file is damaged or of
-  // another identity.
+  // The state left by an interrupted run of this identity, if any. Throws Error(usage) if the file is damaged or from a
+  // run of another identity.
   std::optional<TokenizeState> load() const;
   void save(const TokenizeState& state) const;
   void remove() const;

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// The block being read; reading beyond its end is an Error.
+// Remaining bytes of the compressed block; reading beyond its end is an Error.
 struct SnappyInput {
   std::string_view rest;
   const std::string& what;

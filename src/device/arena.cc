@@ -55,7 +55,7 @@ size_t Arena::bytes() {
   return std::max(most, scratch + frames);
 }
 
-// Packs blocks that are alive at a pause separately from all others.
+// Packs blocks that are alive at a pause in a frame, and all others in the scratch memory.
 void Arena::pack(ArenaPhase& p) {
   std::vector<PlannedBlock> held, rest;
   for (const PlannedBlock& b : p.blocks) (p.holds(b) ? held : rest).push_back(b);

@@ -61,7 +61,7 @@ struct ArenaPhase {
   size_t held_live = 0;              // maximum of the bytes alive at a pause
   size_t frame_bytes = 0;            // bytes of one frame, once bytes() has packed them; 0 without pauses
   size_t frames_at = 0;              // offset of the first frame
-  bool holds(const PlannedBlock&) const;  // alive at a pause
+  bool holds(const PlannedBlock&) const;  // true for blocks that are alive at a pause
 };
 
 class Arena {
@@ -74,15 +74,15 @@ class Arena {
   void record(std::string phase, int frames = 0);
   void finish_recording();     // every buffer must be dead
   size_t least_bytes() const;  // lower bound of bytes(): maximum of the bytes alive at once
-  // Memory needed: the largest phase without frames, or the largest scratch memory plus all frames. Packs phases that
-  // are not packed yet.
+  // Returns the memory needed: the largest phase without frames, or the largest scratch memory plus all frames. Packs
+  // phases that are not packed yet.
   size_t bytes();
-  // Sets the memory, of size bytes(), in which phases run from now on; null while it is being released. host: the host
-  // can access it; freed blocks are then poisoned (in builds with the address sanitizer).
+  // Sets the memory, of size bytes(), in which phases run from now on; null to release it. host: the host can access
+  // the memory; freed blocks are then poisoned (in builds with the address sanitizer).
   void commit(void* memory, bool host = false);
   void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
   void end();                                         // every buffer must be dead and every planned block used
-  void pause();                                       // pauses the phase, only where the recording did (or records it)
+  void pause();                                       // records a pause, or pauses where one was recorded
   void resume(std::string_view phase, int frame);     // re-enters a paused run; no-op while recording
 
   Buffer alloc(std::string_view name, DType, Shape);
@@ -93,7 +93,7 @@ class Arena {
  private:
   friend struct Buffer::Lease;
   enum class Mode { idle, recording, running };
-  // A run of a phase, from begin() to end().
+  // One run of a phase, from begin() to end().
   struct Run {
     size_t phase = 0;  // index into phases_
     int frame = 0;

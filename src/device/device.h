@@ -32,8 +32,8 @@ class Device {
   // GEMM dimensions should be multiples of this: a 64-byte vector by default, a tile on other devices.
   virtual int64_t dimension_multiple() const { return 16; }
   virtual bool unified() const { return false; }  // the host can access device memory, and streams run synchronously
-  // Aligned for every element type and vector (at least 256 bytes), zero-filled. Called O(1) times per run: everything
-  // else is a slice of the planned allocation.
+  // Returns memory aligned for every element type and vector (at least 256 bytes), zero-filled. Called O(1) times per
+  // run: all tensors are slices of the planned allocation.
   virtual void* allocate(size_t bytes, Mem) = 0;
   virtual void release(void* memory, size_t bytes, Mem) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes, Stream) = 0;

@@ -32,7 +32,7 @@ struct GpuSpec {
   double sustained(double flops) const { return flops * gemm_flops / half_flops; }
 };
 
-// The first row whose name is a substring of the driver's; null if there is none.
+// Returns the first row whose name is a substring of the driver's; null if there is none.
 const GpuSpec* find_gpu_named(std::string_view driver_name);
 
 // Looks up by key. Throws Error(usage) that lists the known keys.

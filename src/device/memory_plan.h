@@ -33,17 +33,17 @@ class MemoryPlan {
   // Sets dtype and shape of *target and, until commit(), a fake address that must not be dereferenced. `target` must
   // not move.
   void add(MemoryKind, std::string name, DType, Shape, Tensor* target, Mem where = Mem::device);
-  // Adds what the arena's phases need; call after all phases are recorded.
+  // Adds the memory of the arena's phases; call after all phases are recorded.
   void add(Arena&);
 
   size_t total(Mem where = Mem::device) const { return where == Mem::device ? total_ : host_total_; }
   size_t total(MemoryKind, Mem where = Mem::device) const;
   const std::vector<Line>& lines() const { return lines_; }
-  // Options that would make a kind smaller, without those already in force.
+  // Returns the options that would make a kind smaller, without those already in force.
   std::string knobs(MemoryKind) const;
   // Throws an Error with the largest kinds and their options when total() + reserve exceeds capacity.
   void require_fits(size_t capacity, size_t reserve) const;
-  // As require_fits(), for host memory. beside: further bytes of host memory that the run needs.
+  // Like require_fits(), for host memory. extra: further bytes of host memory that the run needs.
   void require_host_fits(size_t capacity, size_t extra) const;
   void commit(Device&);  // the memory is zero-filled
 

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// Allocated bytes, as disjoint, non-adjacent ranges. Well-packed memory has few of them.
+// Allocated bytes, as disjoint, non-adjacent ranges. Well-packed memory has few ranges.
 class Taken {
  public:
   void add(size_t begin, size_t end) {
@@ -52,7 +52,7 @@ class TakenOverTime {
   };
   void add(Span life, size_t begin, size_t end) { add(1, {0, moments_}, life, begin, end); }
 
-  // The lowest offset at which `bytes` bytes are free during all of `life`.
+  // Returns the lowest offset at which `bytes` bytes are free during all of `life`.
   size_t first_free(Span life, size_t bytes) {
     found_.clear();
     collect(1, {0, moments_}, life);
@@ -93,8 +93,8 @@ class TakenOverTime {
   std::vector<const Taken*> found_;
 };
 
-// Moments after a block has been allocated and before the next block is freed. Any two blocks that are ever alive at
-// once are both alive at one of these moments.
+// Returns the moments after a block has been allocated and before the next block is freed. Any two blocks that are ever
+// alive at once are both alive at one of these moments.
 std::vector<int64_t> fullest_moments(const std::vector<PlannedBlock>& blocks) {
   std::vector<int64_t> births, deaths, moments;
   for (const PlannedBlock& b : blocks) births.push_back(b.born), deaths.push_back(b.died);

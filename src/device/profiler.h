@@ -10,14 +10,14 @@ namespace athanor {
 struct DeviceWork {
   std::string name;            // kernel name, "copy" or "fill"
   int64_t label = 0;           // label passed to begin() when the work was launched or captured; 0: none
-  int64_t stream = 0;          // work of one stream overlaps only with programmatic dependent launch
+  int64_t stream = 0;          // two items of a stream overlap only with programmatic dependent launch
   int64_t begin = 0, end = 0;  // ns on the profiler's clock
 };
 
 struct DeviceLog {
   std::vector<DeviceWork> done;
   int64_t lost = 0;     // number of records dropped
-  std::string problem;  // if not empty, the profiler failed and later records are not valid
+  std::string problem;  // if not empty: why the profiler failed; later records are not valid
 };
 
 // Call only from the thread that launches work.

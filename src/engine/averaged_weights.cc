@@ -29,7 +29,7 @@ void AveragedWeights::plan(MemoryPlan& plan) {
   }
 }
 
-// Reads masters if the state is the average minus the weight.
+// Reads the master weights, too, if the state is the average minus the weight.
 void AveragedWeights::put_in_averages(Ctx& c) const {
   std::vector<StateStretch> all = weights_and({.masters = minus_weight_, .states = {state_}});
   stream_states(c, params_, all, [&](const StateStretch& s) {
@@ -46,7 +46,7 @@ void AveragedWeights::put_in_averages(Ctx& c) const {
   });
 }
 
-// Stretches that write the weights and nothing else.
+// Returns stretches that write only the weights.
 std::vector<StateStretch> AveragedWeights::weights_and(StatesUsed used) const {
   used.values = true;
   used.masters = used.masters || !params_.has_values();
@@ -64,7 +64,7 @@ AveragedWeights::Part AveragedWeights::part(size_t u, ParamStore::Range range) c
           .aside = aside_[u] ? aside_[u].slice(at.begin, at.end) : Tensor{}};
 }
 
-// Adds in f32, and rounds once.
+// Adds in f32 and rounds once.
 void AveragedWeights::add_weights(Ctx& c, const Part& p, const Tensor& average) {
   const Buffer sum = c.alloc("averaged weights", DType::f32, average.shape);
   const Tensor master = p.unit.masters_on_device(p.range);

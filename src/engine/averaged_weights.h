@@ -1,6 +1,7 @@
 // AveragedWeights: replaces the weights that GEMMs read by the averages that an optimizer keeps (averaging.ema_decay,
-// averaging.tail_start, schedule_free_adamw), or by the global weights of local updates; and restores the weights.
-// Masters and averages do not change, except masters that are the weights themselves, which are saved to a copy first.
+// averaging.tail_start, schedule_free_adamw) or by the global weights of local updates, and later restores the weights.
+// Master weights and averages do not change. Where the master weights are themselves the weights that GEMMs read, they
+// are saved to a copy first.
 #pragma once
 #include <vector>
 
@@ -19,21 +20,21 @@ class AveragedWeights {
   void take_out(Ctx&);
 
  private:
-  // A range of this rank's elements that have averages.
+  // Range of this rank's elements that have averages.
   struct Part {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
-    Tensor weights, aside;  // [n]; aside: where the weights are saved meanwhile, or empty
+    Tensor weights, aside;  // [n]; aside: saved copy of the weights, or empty
   };
   Part part(size_t unit, ParamStore::Range) const;
   void put_in_averages(Ctx&) const;
   std::vector<StateStretch> weights_and(StatesUsed) const;
   static void add_weights(Ctx&, const Part&, const Tensor& average);
-  bool set_aside() const;  // true if weights must be saved, since they cannot be computed from masters again
+  bool set_aside() const;  // true if weights must be saved because they cannot be recomputed from master weights
   ParamStore& params_;
   size_t state_ = 0;
   bool minus_weight_ = false;  // the state is the average minus the weight
-  std::vector<Tensor> aside_;  // by unit: saved weights, in the order of the averages
+  std::vector<Tensor> aside_;  // saved weights of each unit, in the order of the averages
 };
 
 }  // namespace athanor

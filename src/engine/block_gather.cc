@@ -94,15 +94,16 @@ int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
   return end;
 }
 
-// View of a range that this rank has; of split masters the upper halves (values) or the lower halves (rests).
+// Returns a view of a range that this rank has. Split master weights: the lower halves if `rests`, else the upper
+// halves.
 Tensor BlockGather::view(const SavedBlock& b, ParamStore::Range range, bool rests) const {
   const ParamStore::Unit& unit = unit_of(b);
   if (b.state >= 0) return unit.states[size_t(b.state)].part(range);
   return unit.part(!unit.master || (unit.is_split() && !rests) ? unit.value : unit.master, range);
 }
 
-// The transfers that make up a block, in the order of parts. They come from ranks that differ from the writer only
-// along the axes that slice or shard the piece.
+// Returns the transfers that make up a block, in the order of parts. Their senders differ from the writer only in the
+// mesh axes that slice or shard the piece.
 std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, int writer) const {
   const ParamStore::Unit& unit = unit_of(b);
   const Placement& placed = placement(b.piece);
@@ -114,7 +115,7 @@ std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, i
   int64_t at = 0;
   for (int t = 0; t < int(parts.size()); ++t) {
     if (parts[size_t(t)].first != t) continue;
-    int64_t first = INT64_MAX, last = 0, count = 0;  // elements of the part
+    int64_t first = INT64_MAX, last = 0, count = 0;  // range and number of the part's elements in this block
     for_each_run(parts[size_t(t)].strips, b.begin * per_value, b.end * per_value,
                  [&](int64_t, int64_t part_at, int64_t length) {
                    first = std::min(first, part_at), last = std::max(last, part_at + length), count += length;
@@ -149,7 +150,7 @@ Tensor BlockGather::in_place(const SavedBlock& b) const {
   return all.size() == 1 && all.front().from == rank_ ? view(b, all.front().range, false) : Tensor{};
 }
 
-// Sends what other ranks want from this one, and receives this rank's block, in the order of parts.
+// Sends this rank's data of blocks that other ranks write, and receives this rank's block, in the order of parts.
 void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to, bool rests) {
   std::vector<Tensor> out(wanted.size()), in(wanted.size());
   for (int w = 0; w < ranks_; ++w) {
@@ -191,7 +192,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
     return Tensor{buffer.t.at(int64_t(offset)), type, {n}};
   };
   const bool columns = gathers && is_cut_by_columns(mine.piece);
-  Tensor parts;  // parts of the block
+  Tensor parts;  // the block's parts, not yet in the order of the file
   if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.piece, mine.state));
   Tensor values = parts, rests;
   if (split) values = as(halves_, DType::bf16), rests = as(halves_, DType::i16, halves_.t.bytes() / 2);
@@ -201,7 +202,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
   return columns ? in_order(mine, parts) : gathers ? parts : direct;
 }
 
-// Copies column slices of whole rows to their places in the block.
+// Copies column slices to their places within whole rows of the block.
 Tensor BlockGather::in_order(const SavedBlock& b, const Tensor& parts) {
   const Tensor block{block_.t.data, parts.dtype, parts.shape};
   int64_t at = 0;

@@ -1,6 +1,6 @@
-// BlockGather: sends the tensors of a checkpoint, block by block, to the ranks that write them, one block per rank and
-// round. So a save needs memory for a few blocks, whatever the size of the model. The caller chooses which rank writes
-// what, and in which order.
+// BlockGather: gathers the tensors of a checkpoint on the ranks that write them, one block per rank and round, so that
+// a save needs memory for only a few blocks, whatever the size of the model. The caller chooses which rank writes which
+// block, and the order.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// Values [begin, end) of a tensor of a checkpoint, in the order of the file: the master of a piece (state -1), or one
+// Values [begin, end) of a checkpoint tensor, in the order of the file: the master weights of a piece (state -1) or one
 // of its optimizer states.
 struct SavedBlock {
   size_t piece = 0;
@@ -23,8 +23,9 @@ class BlockGather {
   static constexpr int64_t kBytes = 4 << 20;
   static constexpr const char* kPhase = "blocks of a checkpoint";
 
-  // In a dry run records the memory that it needs; else begins the recorded phase of the arena, which ends with this
-  // object. bytes: max size of a block. A tensor that is sliced by columns is gathered in whole rows, at least one.
+  // In a dry run the constructor records the memory that it needs; otherwise it begins the recorded phase of the arena,
+  // which the destructor ends. bytes: max size of a block. A tensor that is sliced by columns is gathered in whole
+  // rows, at least one.
   BlockGather(const Ctx&, const ParamStore&, int64_t bytes);
   ~BlockGather();
   BlockGather(const BlockGather&) = delete;
@@ -35,19 +36,19 @@ class BlockGather {
   size_t block_bytes() const { return block_bytes_; }  // size of the largest block
   // Returns the end of the block that begins at `begin`.
   int64_t block_end(size_t piece, int state, int64_t begin) const;
-  // Collective over ProcessMesh::weights(). wanted: the block that each of these ranks gets, from units that it has;
-  // empty: none. Returns this rank's block [values], in device memory or where masters and states are; valid until the
-  // next call.
+  // Collective over ProcessMesh::weights(). wanted: the block that each of these ranks gets (empty: none); a rank can
+  // only get blocks of units that it has. Returns this rank's block [values], in device memory or where master weights
+  // and states are; valid until the next call.
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:
-  // The part of a piece on one of the ranks that have different parts of it (Placement::cuts).
+  // Part of a piece, on one of the ranks that have different parts of it (Placement::cuts).
   struct Part {
-    int64_t begin;  // offset in its unit
+    int64_t begin;  // offset in the unit
     std::vector<Strips> strips;
     int first;  // the first of these ranks that has the same part
   };
-  // A range of a part, sent by one rank.
+  // Range of a part, sent by one rank.
   struct Transfer {
     int from;
     ParamStore::Range range;  // elements of the unit
@@ -79,7 +80,7 @@ class BlockGather {
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;
-  Buffer sent_;  // copies of what other ranks want, if tensors may be in host memory
+  Buffer sent_;  // copies of data for other ranks, if the tensors may be in host memory
 };
 
 }  // namespace athanor

@@ -10,8 +10,8 @@
 #include "nn/rows.h"
 
 namespace athanor {
-// The max number of pieces that still have least_piece elements each. FP8 and FP4 recipes use one, since their scales
-// cover all rows.
+// Returns the max number of pieces that have at least least_piece elements each. FP8 and FP4 recipes use one piece,
+// since their scales cover all rows.
 int Engine::row_pieces(int64_t least_piece) const {
   const int64_t rows = part_.rows(), ranks = backend_.mesh.tensor().size();
   if (!options_.sequence_parallel || ranks == 1 || options_.recipe.low_precision()) return 1;
@@ -150,7 +150,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
     tokens = own_tokens_, targets = own_targets_;
   }
   CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
-  // The device may read the slot later, so no earlier copy may still be reading it.
+  // The device may read the slot later, so the slot must not be in use by an earlier copy.
   auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
   const auto upload = [&](const Tensor& to, const void* from) {
     if (pinned) {
@@ -161,7 +161,8 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   };
   const auto upload_rows = [&](const Tensor& to, const void* whole) {
     if (part_rows_.empty()) return upload(to, whole);
-    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // copies the temporary
+    // upload() copies the temporary.
+    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
@@ -196,7 +197,8 @@ std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) co
   return part_rows_.empty() ? previous : part_.cut(part_rows_, previous.data());
 }
 
-// For each row of the whole sequences: the targets of the next rows [m], -1 beyond the end of its document or sequence.
+// Returns the targets of the next m rows for each row of the whole sequences; -1 beyond the end of its document or
+// sequence.
 std::vector<int32_t> Engine::tokens_ahead(std::span<const int32_t> targets) const {
   const size_t m = options_.ahead_weights.size();
   std::vector<int32_t> ahead(targets.size() * m, -1);
@@ -257,7 +259,7 @@ void Engine::add_norms(Ctx& c) {
   bool any = false;
   for (const auto& unit : params.units()) {
     if (unit->layout.numel == 0) continue;  // the unit is on another stage
-    if (unit->home != Mem::device) {        // computed in its place in the order of sums
+    if (unit->home != Mem::device) {        // its norm is already computed and is added here, in the order of units
       if (std::exchange(any, false)) c.run(norm);
       norm.x.clear();
       if (unit->norm) c.run(ReduceSum{.out = norm.out, .x = unit->norm});
@@ -275,8 +277,8 @@ void Engine::add_norms(Ctx& c) {
   if (any) c.run(norm);
 }
 
-// Each tensor-parallel rank has counted different gradients and requests: sums them. Their losses are equal, but not
-// finite on a rank that has no data: the max makes all ranks skip that step.
+// Sums over tensor-parallel ranks, which have counted different gradients and requests. Their losses are equal, except
+// that a rank without data has an infinite loss: the max makes all ranks skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
   c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));
@@ -297,8 +299,8 @@ MicroGradients Engine::micro_gradients() const {
   return {options_.micro_batch_size * (ranks() / copies), copies};
 }
 
-// Norm of the gradient that this rank has accumulated: its whole gradient, or its shard of the sum over one replica's
-// ranks.
+// Computes the norm of the gradient that this rank has accumulated: its whole gradient, or its shard of the sum over
+// the ranks of one replica.
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {
@@ -310,7 +312,8 @@ void Engine::run_micro_norm(Ctx c) {
   c.run(norm);
 }
 
-// Each tensor-parallel rank has the logits of its heads, each stage those of its blocks.
+// Max-reduces over tensor-parallel ranks, which have the logits of their heads, and over stages, which have those of
+// their blocks.
 void Engine::end_scores(Ctx& c) {
   for (Communicator* group : {&backend_.mesh.tensor(), &backend_.mesh.stages()})
     if (group->size() > 1)
@@ -318,8 +321,8 @@ void Engine::end_scores(Ctx& c) {
   c.run(no_scores());
 }
 
-// Sums over all ranks, so that the router biases stay the same on all of them. Integers: exact in any order. A stage
-// has counts of its own layers, and zeros.
+// Sums over all ranks, so that the router biases stay the same on all of them. The counts are integers, so their sums
+// are exact in any order. A stage has zeros for the layers of other stages.
 void Engine::sum_expert_counts(Ctx& c) {
   const ProcessMesh& mesh = backend_.mesh;
   const CollectiveSubject subject("tokens of each expert");
@@ -347,12 +350,12 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
-  Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // integers: exact in any order
+  Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // integers: their sums are exact in any order
   static_assert(offsetof(StepState, requests) == offsetof(StepState, targets) + sizeof(double));
   counts.shape = {1 + kRequestSums};
   c.all_reduce(all, counts);
   if (leaf_sums_) {
-    c.all_reduce(all, leaf_sums_);  // each element is zero on all ranks but one: exact
+    c.all_reduce(all, leaf_sums_);  // exact, since each element is zero on all ranks but one
     c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
     c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
     c.run(Fill{.x = leaf_sums_});
@@ -398,7 +401,7 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
   if (devices() == 1 && micro_slot_ >= stage_.program().shape.micro_batches) stage_.set_micro_batches(micro_slot_ + 1);
   const Actions& actions = stage_.actions();
   CHECK(next_action_ < actions.size(), "more micro-batches than the ", step_micro_batches_, " of a step");
-  const auto slot = size_t(stage_.frames().slot[next_action_]);  // the next action is the micro-batch's first
+  const auto slot = size_t(stage_.frames().slot[next_action_]);  // the next action is the first of the micro-batch
   load(tokens, targets, micro_inputs_[slot], step_slot_ * micro_batches() + micro_slot_++);
   while (next_action_ < actions.size() && actions[next_action_].micro_batch < micro_slot_)
     next_action_ = run_actions(next_action_, clock);
@@ -498,7 +501,7 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums, and NCCL's max, unlike NaN
+  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums and NCCL's max; NaN may not
   ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }
@@ -514,7 +517,7 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
       run_evaluation(context(*ops_, nullptr), chunk);
       arena_.end();
     };
-    const bool graphs = options_.graphs && stage_.stages() == 1;  // transfers are not captured
+    const bool graphs = options_.graphs && stage_.stages() == 1;  // a graph cannot capture transfers between stages
     evaluation_runners_[size_t(chunk)].run(backend_.device, graphs, body, [](Phase) {});
   }
   double sum = 0;
@@ -561,7 +564,7 @@ void Engine::use_weights() {
 void Engine::set_sliding_window(int64_t tokens) {
   if (model_->config().sliding_window == tokens) return;
   CHECK(part_.ranks == 1, "a window that changes on ranks that share sequences");
-  backend_.device.sync();  // graphs that may still run are dropped
+  backend_.device.sync();  // the graphs dropped below may still be running
   model_->set_sliding_window(tokens);
   evaluation_runners_.clear();
   micro_runners_.clear();

@@ -1,5 +1,5 @@
 // Engine: one model and its optimizer on one device. Plans all memory by dry runs of its own code, then runs
-// micro-batches, optimizer steps and evaluations. Knows no files or logs, and no clock but PhaseClock.
+// micro-batches, optimizer steps and evaluations. Uses no files and no logs; PhaseClock is its only clock.
 #pragma once
 #include <deque>
 #include <functional>
@@ -40,7 +40,7 @@ constexpr size_t kLogitsBudget = size_t{256} << 20;
 // Smallest GEMM worth splitting: two 128 x 256 tiles per SM of an H200. Less would leave some SMs idle.
 constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
 
-// Distillation: the teacher, whose distribution the model learns from.
+// Teacher of a distillation: the model is trained on its output distribution.
 struct TeacherOptions {
   ModelConfig model = {};
   int64_t top_k = 0;  // cached logits per position, given by set_teacher_logits(); 0: the teacher itself is run
@@ -57,25 +57,25 @@ struct EngineOptions {
   int64_t global_batch_size = 0;         // sequences per optimizer step
   int64_t loss_chunk_rows = 0;           // rows of logits per chunk; 0: chosen within logits_budget
   size_t logits_budget = kLogitsBudget;  // bytes
-  std::vector<Span> documents = {};      // attention spans of a micro-batch; empty: every sequence is one document
-  int64_t documents_per_sequence = 1;    // max of set_documents(): rows of the document table
+  std::vector<Span> documents = {};      // attention spans of a micro-batch; empty: each sequence is one document
+  int64_t documents_per_sequence = 1;    // max for set_documents(); sizes the document table
   std::vector<std::string> frozen = {};  // substrings of names of parameters that are not trained
   LoraOptions lora = {};                 // adapters of a frozen model; rank 0: none
   InferenceWeights weights = {};         // how linear layers are stored without training
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay CUDA graphs if the device can
   int zero_stage = 0;                    // ZeRO stage: see Sharding
-  PackedTraffic packed = {};             // collectives in 4 and 8 bits
-  StatesHome states_home = {};           // where masters and optimizer states are
+  PackedTraffic packed = {};             // which collectives send 4-bit or 8-bit values
+  StatesHome states_home = {};           // memory of master weights and optimizer states
   bool offload_inputs = false;           // keep inputs of recomputed blocks in host memory between forward and backward
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
   PipelineOptions pipeline = {};         // pipeline over ProcessMesh::stages()
   bool sequence_parallel = false;        // tensor-parallel ranks shard the rows of the residual stream: nn/rows.h
-  // Tensor-parallel collectives overlap GEMMs, and exchanges with the ranks of experts overlap shared experts; default:
-  // if the device has several streams. An output of tensor-parallel ranks is computed in
-  // pieces if half of it, or with sequence_parallel a quarter, has at least least_piece elements: each piece starts as
-  // soon as its rows have arrived, and is reduced separately. Default: kLeastPiece if the device has several streams,
-  // else never.
+  // overlaps_sums: tensor-parallel collectives overlap GEMMs, and expert-parallel exchanges overlap shared experts.
+  // Default: true if the device has several streams.
+  // least_piece: a tensor-parallel output is computed in pieces if half of it (with sequence_parallel a quarter) has at
+  // least this many elements. Each piece starts as soon as its rows have arrived, and is reduced separately. Default:
+  // kLeastPiece if the device has several streams, else no pieces.
   std::optional<bool> overlaps_sums = {};
   std::optional<int64_t> least_piece = {};
   ContextMethod context_method = ContextMethod::gather;  // must not be `automatic` with context-parallel ranks
@@ -89,16 +89,16 @@ struct EngineOptions {
   LossScaling scaling;
   double loss_scale = 1;  // initial
   double clip_grad = 0;
-  SpikeRule spikes = {};  // deviations 0: no step is skipped
+  SpikeRule spikes = {};  // deviations 0: spikes are not skipped
   double z_loss = 0;
   StochasticDepth depth = {};
   float hidden_dropout = 0;           // see Dropping::hidden
   float router_bias_rate = 1e-3f;     // step size of StepRouterBias, for routers with a bias
   double expert_capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
-  double expert_buffer_factor = 0;    // see SendSlots::slots_per_rank(); 0: slots for any routing
+  double expert_buffer_factor = 0;    // see SendSlots::slots_per_rank(); 0: enough slots for any routing
   std::optional<TeacherOptions> teacher = {};
-  std::vector<float> ahead_weights =
-      {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
+  // Multi-token prediction: initial weights of the losses of the tokens after the next one.
+  std::vector<float> ahead_weights = {};
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;      // count statistics of FP8 and FP4 quantization: take_quantized()
   bool keep_quantized = true;  // keep quantized weights for the step; false: quantize 16-bit weights at each use
@@ -112,7 +112,7 @@ struct Backend {
   Ops& ops;
   ProcessMesh& mesh;
   Tuning* tuning = nullptr;         // for backends that autotune algorithms
-  Communicator* control = nullptr;  // all ranks, host memory, for decisions on the host; null: one rank
+  Communicator* control = nullptr;  // all ranks, over host memory, for decisions on the host; null: one rank
   Network network = {};             // bandwidth between the ranks
 };
 
@@ -121,12 +121,12 @@ struct Backend {
 struct StepResult {
   StepState state;
   PhaseTimes times;
-  RequestBits requests = 0;  // requests of any rank, from its close_step(): the same on all ranks
+  RequestBits requests = 0;  // requests of any rank, as passed to its close_step(): the same on all ranks
   // SourceLosses::sums over all ranks, [2, sources]; empty unless EngineOptions::sources.
   std::vector<double> source_sums = {};
 };
 
-// The gradients of which StepState::micro_norm is the norm.
+// The gradients whose norm is StepState::micro_norm.
 struct MicroGradients {
   int64_t sequences;  // sequences behind each gradient
   int64_t count;      // number of gradients whose squares were added
@@ -146,29 +146,30 @@ class Engine {
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
-  const std::string& low_precision() const {
-    return low_precision_;
-  }                            // which layers are quantized; empty: the recipe quantizes none
+  // Text that says which layers are quantized; empty: the recipe quantizes none.
+  const std::string& low_precision() const { return low_precision_; }
   const MemoryPlan& memory();  // runs the dry runs on first use
-  // A lower bound of memory().total(): planned tensors plus the peak of one micro-batch. Takes far less time, since
-  // only a micro-batch is dry-run and no offsets are chosen.
+  // Lower bound of memory().total(): planned tensors plus the peak of one micro-batch. Much faster than memory(), since
+  // it dry-runs only a micro-batch and chooses no offsets.
   size_t least_memory();
   size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of offloaded tensors
-  // Bytes of block inputs that a micro-batch copies to the host, and back; 0: they are not offloaded.
+  // Bytes of block inputs that a micro-batch offloads to the host and copies back; 0: they are not offloaded.
   size_t offloaded_inputs() const;
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
-  // null if this rank runs no teacher; its weights are loaded after commit()
+  // Null if this rank runs no teacher. The teacher's weights are loaded after commit().
   Model* teacher() { return teacher_.get(); }
   bool distills() const { return options_.training && options_.teacher; }
   bool runs_teacher() const { return distills() && options_.teacher->top_k == 0; }  // true on the last stage
   const Optimizer* optimizer() const { return optimizer_.get(); }                   // null without training
-  // This rank's micro-batches in a step of global_batch_size, which is the batch of one worker.
+  // Number of this rank's micro-batches in a step of global_batch_size, the batch of one worker.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
-  // Sets the sequences per step from now on: initially and at most global_batch_size. Not while a step is accumulating.
+  // Sets the sequences per step from now on: at most global_batch_size, which is the initial value. Must not be called
+  // while a step is accumulating.
   void set_step_sequences(int64_t sequences);
-  int64_t step_micro_batches() const { return step_micro_batches_; }  // this rank's, in a step of set_step_sequences()
+  // Number of this rank's micro-batches in a step of set_step_sequences().
+  int64_t step_micro_batches() const { return step_micro_batches_; }
   MicroGradients micro_gradients() const;
   // Number of ranks, or groups of ranks, that have different sequences of a batch.
   int ranks() const { return backend_.mesh.batches(); }
@@ -177,12 +178,13 @@ class Engine {
     return (mesh.workers().rank() * mesh.data_parallel().size() + mesh.data_parallel().rank()) / int(part_.ranks);
   }
   int devices() const { return backend_.mesh.world().size(); }
-  size_t stage_message_bytes() const { return links_.message_bytes(); }  // bytes sent from stage to stage; 0: one stage
-  // True on one of the ranks that compute the same losses from the same samples. That is on the head's stage, which
-  // alone has losses.
+  size_t stage_message_bytes() const { return links_.message_bytes(); }  // of a message between stages; 0: one stage
+  // True on one of the ranks that compute the same losses from the same samples. It is on the stage with the head, the
+  // only one that has losses.
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
-  // GEMMs of a micro-batch and an evaluation, once planned; and all ops of these two to autotune.
+  // Available once planned. gemms(): GEMMs of a micro-batch and an evaluation. tunable(): all ops of these two that can
+  // be autotuned.
   std::span<const Gemm> gemms() const { return plan_.gemms; }
   Tunable tunable() const {
     return {plan_.gemms, plan_.attention_forward, plan_.attention_backward, plan_.of_quantized};
@@ -191,8 +193,8 @@ class Engine {
   std::span<const ScaledGemm> micro_gemms_of_quantized() const {
     return std::span(plan_.of_quantized).first(micro_of_quantized_);
   }
-  // Launches and traffic that the dry runs recorded, once planned: of a micro-batch (unit_traffic() and micro_*), and
-  // of the end of a step (update_*() and state_traffic()).
+  // Launches and traffic recorded by the dry runs, available once planned: of a micro-batch (unit_traffic() and
+  // micro_*), and of the end of a step (update_*() and state_traffic()).
   std::span<const Launch> micro_launches() const { return micro_launches_; }
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }
   const UpdateSums& update_sums() const { return update_sums_; }
@@ -203,26 +205,28 @@ class Engine {
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }
   std::span<const Launch> update_launches() const { return update_launches_; }
 
-  void commit();  // allocates all planned memory at once
-  // Initializes weights from the seed: of all parameters, or all except frozen ones. Starts rounds of local updates.
+  void commit();  // allocates all planned memory
+  // Initializes the weights of all parameters, or of all except frozen ones, from the seed. Starts rounds of local
+  // updates.
   void init_weights(ParamStore::Init = ParamStore::Init::all);
-  void refresh_values();  // recomputes compute copies of the weights, after masters were loaded
+  void refresh_values();  // recomputes compute copies of the weights; call after loading master weights
 
-  // Sets spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches;
-  // empty: those of the options.
+  // Sets spans (as many as the document table has rows) and positions [micro_batch_size * T] of the following
+  // micro-batches; empty: those of the options.
   void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
   // Sets the source of each sequence [micro_batch_size] of the following micro-batches; initially 0. No effect unless
   // EngineOptions::sources.
   void set_sources(std::span<const int32_t> sources);
-  // The teacher's logits for the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T,
-  // k], rest: [micro_batch_size * T]; valid until micro_batch() returns.
+  // Teacher logits for the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T, k],
+  // rest: [micro_batch_size * T]; valid until micro_batch() returns.
   struct TopLogitRows {
     std::span<const int32_t> ids;
     std::span<const float> values, rest;
   };
   void set_teacher_logits(const TopLogitRows& rows) { next_teacher_ = rows; }
-  // tokens, targets: [micro_batch_size * T]; context-parallel ranks get the same and select their rows. Targets of -1
-  // are ignored; the step's loss and gradients are means over the others. Moves the clock through forward and backward.
+  // tokens, targets: [micro_batch_size * T]; all ranks of a context-parallel group get the same ones and select their
+  // rows. Targets of -1 are ignored; the step's loss and gradients are means over the other targets. Switches the clock
+  // to forward, then backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // This rank's micro-batches in steps of set_step_sequences().
   MicroBatchOrder micro_batch_order() const {
@@ -232,85 +236,86 @@ class Engine {
             .workers = backend_.mesh.workers().size(),
             .per_step = step_micro_batches()};
   }
-  // Queues the end of a step: reductions over ranks, gradient norm, skip decision, clipping and the optimizer. Results
-  // are collected once each and in order; at most kStepsAhead steps may be uncollected. The host blocks only in
-  // collect(). Moves the clock through communication and optimizer. requests: those of this rank, for
-  // StepResult::requests of all ranks.
+  // Queues the end of a step: reductions over ranks, gradient norm, skip decision, clipping and the optimizer. Each
+  // result must be collected once, in order; at most kStepsAhead steps may be uncollected. The host blocks only in
+  // collect(). Switches the clock to communication, then optimizer. requests: this rank's requests;
+  // StepResult::requests has those of all ranks.
   void close_step(PhaseClock&, RequestBits requests = 0);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step(), then returns this step's result
   static constexpr int64_t kStepsAhead = 2;
-  // Sets the states that begin as the weights: with PackedTraffic::weights those that were sent; with local updates the
-  // global weights, for this worker's are the same on all workers.
+  // Initializes the states that start as copies of the weights: with PackedTraffic::weights the weights as they were
+  // sent; with local updates the global weights, since this worker's weights are still equal to those of all workers.
   void start_states();
-  // For local updates; without them these functions do nothing, and workers() is 0.
-  bool overlaps_rounds() const;  // delayed deltas are sent while steps run
+  // Local updates. Without them, workers() is 0 and the other functions do nothing.
+  bool overlaps_rounds() const;  // true if delayed deltas are sent while steps run
   int64_t workers() const { return outer_ || compresses() ? backend_.mesh.workers().size() : 0; }
-  // Called after step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end
-  // there and makes the outer steps that are due there, of which round_ends() says whether there are any. With `all`,
-  // makes the outer steps of all fragments, for the last time of those whose deltas are in flight.
+  // Call after step number `step` of the run, counted from 1, when no step is uncollected. Ends the rounds that end at
+  // this step and runs the outer steps that are due; round_ends() returns whether any are due. `all`: runs the outer
+  // steps of all fragments; for fragments with deltas in flight it is the last one.
   bool round_ends(int64_t step) const;
   void end_rounds(int64_t step, bool all = false);
-  // Fragments whose outer step is still to come. receive_deltas() makes states complete before they are saved or
-  // loaded; set_in_flight() follows the loading, and returns false if there are no such fragments.
+  // Fragments whose outer step is pending. Call receive_deltas() before states are saved or loaded, to complete them.
+  // Call set_in_flight() after loading; it returns false if there are no such fragments.
   std::vector<int64_t> in_flight() const { return outer_ ? outer_->in_flight() : std::vector<int64_t>{}; }
   void receive_deltas();
   bool set_in_flight(const std::vector<int64_t>& fragments);
   // Sets whether workers send each other compressed momentum instead of gradients, from the next close_step() on. Has
   // no effect unless the optimizer compresses.
   void set_compressed(bool compressed) { compressed_ = compressed && optimizer_->compresses(); }
-  // Drops the micro-batches accumulated since the last step.
+  // Discards the micro-batches accumulated since the last step.
   void discard_step();
-  // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for the step while the
-  // other ranks wait in collectives.
+  // Makes all ranks skip the update of the accumulating step. For a rank that has no data for the step while the other
+  // ranks wait in collectives.
   void spoil_step();
-  // Sum of the token losses of one micro-batch, over this rank and the ranks that share its sequences; changes no
-  // state. All ranks call it together. 0 on all stages but the last.
+  // Returns the sum of the token losses of one micro-batch, over this rank and the ranks that share its sequences;
+  // changes no state. All ranks call it together. 0 on all stages except the last.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
-  // use_averages() makes evaluations read the averages of the weights, use_weights() the weights again. No step and no
-  // checkpoint in between. Before the first update there are no averages: then the weights stay. Averages of
-  // schedule_free_adamw exist without EngineOptions::eval_averages.
+  // use_averages() makes evaluations read the averages of the weights; use_weights() switches back to the weights. No
+  // step and no checkpoint may happen in between. Before the first update there are no averages, so evaluations read
+  // the weights. Averages of schedule_free_adamw exist without EngineOptions::eval_averages.
   bool has_averages() const { return averages_.has_value(); }
   void use_averages();
   void use_weights();
-  std::vector<float> losses();  // per token of the last evaluated micro-batch, on the last stage
+  std::vector<float> losses();  // loss per token of the last evaluated micro-batch, on the last stage
 
-  // Sets weights of smallest magnitude of the pruned matrices to zero, so that a fraction `sparsity` of them is zero;
-  // these stay zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by
+  // Zeroes the smallest-magnitude weights of the pruned matrices, so that a fraction `sparsity` of them is zero; they
+  // stay zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by
   // magnitude.
   void prune(double sparsity);
-  // Zeroes the weights of the last prune(), or of a checkpoint's masks, after other weights were loaded.
+  // Zeroes the weights pruned by the last prune() or by a checkpoint's masks; call after loading other weights.
   void zero_pruned();
   std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; empty without pruning
 
-  // Gathers masters and optimizer states for checkpoints. All ranks create and use it together; while it exists,
+  // Gathers master weights and optimizer states for checkpoints. All ranks create and use it together; while it exists,
   // nothing else may run.
   std::unique_ptr<BlockGather> gather_blocks();
 
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
-  // For QK-clip: bytes of max attention logits that ranks max-reduce once per step.
+  // State of FP8 and FP4 quantization; null if the recipe does not quantize.
   const QuantizedState* quantized() const { return quantized_ ? &*quantized_ : nullptr; }
+  // With QK-clip: bytes of max attention logits that ranks max-reduce once per step.
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
-  // For routers with a bias: bytes of tokens per expert that ranks sum once per step.
+  // With router biases: bytes of tokens per expert that ranks sum once per step.
   size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }
   // Quantization statistics of all ranks' micro-batches since the last call, if options().quantized. Weights, which are
   // equal on all ranks, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
   // RouterStatistics of each layer with experts, concatenated, summed over the micro-batches of all ranks since the
-  // last call; empty if there are none. All ranks call it together.
+  // last call; empty if no layer has experts. All ranks call it together.
   std::vector<double> take_routing();
-  // By layer, the least expert_buffer_factor with which no choice of any rank would have overflowed; 0: none did. From
-  // an overflow on, no step is taken. All ranks must call this together.
+  // For each layer, the smallest expert_buffer_factor with which no choice of any rank would have overflowed; 0: no
+  // choice overflowed. After an overflow no step is taken. All ranks call it together.
   std::vector<double> least_buffer_factors();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
-  // The k largest logits at every position of a micro-batch, among those of the first `vocab` tokens (TopLogits). Call
+  // The k largest logits at each position of a micro-batch, among the first `vocab` tokens (TopLogits). Call
   // want_top_logits() before memory().
   struct TopLogitsOfBatch {
     std::vector<int32_t> ids;         // [N, k]
@@ -319,15 +324,15 @@ class Engine {
   void want_top_logits(int64_t k, int64_t vocab, float temperature);
   TopLogitsOfBatch top_logits(std::span<const int32_t> tokens);
 
-  // Changes the window of layers with sliding-window attention. Drops captured graphs; nothing that is planned depends
-  // on it.
+  // Changes the window of layers with sliding-window attention. Drops captured graphs; the memory plan does not depend
+  // on the window.
   void set_sliding_window(int64_t tokens);
-  // Sets the weights of the tokens further ahead, from the next micro-batch on; as many as
+  // Sets the loss weights of the tokens further ahead, from the next micro-batch on; as many as
   // EngineOptions::ahead_weights.
   void set_ahead_weights(std::vector<float> weights);
 
-  // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs, and
-  // from then on captures only if CaptureOps::yes: for ops that make the same launches and do not block.
+  // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; later
+  // runs are captured only with CaptureOps::yes, for decorators that make the same launches and do not block.
   void set_ops(Ops& ops, CaptureOps = CaptureOps::no);
 
  private:
@@ -366,30 +371,30 @@ class Engine {
     Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
     Tensor sources;        // [micro_batch_size] i32: source of each sequence; absent without EngineOptions::sources
     Tensor ahead_weights;  // [m] f32: weights of the losses of Batch::ahead
-    Tensor first_row;      // [1] i64, as Dropping::first; empty without dropout and stochastic depth
+    Tensor first_row;      // [1] i64: see Dropping::first; empty without dropout and stochastic depth
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
   int64_t source_count() const { return options_.training && options_.sources > 1 ? options_.sources : 0; }
-  // Whether routers compute a balance loss or the capacity of experts over whole sequences while context-parallel ranks
+  // True if routers compute a balance loss or the capacity of experts over whole sequences while context-parallel ranks
   // have parts of sequences.
   bool routes_sequences() const {
     return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
            (model_->config().router_aux_loss_coef > 0 || options_.expert_capacity_factor > 0);
   }
-  // State that the actions of a pipeline program pass on, for one chunk and micro-batch.
+  // State that one action of a pipeline program passes to the next, for one chunk and micro-batch.
   struct MicroFrame {
     Tape tape;
     Buffer in, out;            // activations that are received and sent
     Buffer in_grad, out_grad;  // gradients that are received and sent
     int in_slot = -1, out_slot = -1;
-    bool open = false, entered = false;  // state of the frame in the arena
+    bool open = false, entered = false;  // state of this frame's phase in the arena
   };
-  // The tensors that a frame's transfers read and write; their memory is the same in every step.
+  // Tensors that a frame's transfers read and write; their addresses are the same in every step.
   struct FrameTensors {
     Tensor in, out, in_grad, out_grad;
   };
-  // What to run of a chunk for a micro-batch: forward, backward or both, or one half of backward.
+  // Passes to run for one chunk and micro-batch: forward, backward or both, or one half of backward.
   struct Passes {
     int chunk;
     MicroFrame& frame;
@@ -397,8 +402,8 @@ class Engine {
     bool forward;
     std::optional<StageAction::Kind> backward;
     BlockInputs* block_inputs;
-    bool first;  // first micro-batch of the step, with gradients in host memory
-    bool last;   // last micro-batch of the step, whose gradients are reduced during backward
+    bool first;  // true for the first micro-batch of the step, if gradients are in host memory
+    bool last;   // true for the last micro-batch of the step, whose gradients are reduced during backward
   };
   BlockInputs* block_inputs(int chunk, int frame) {
     return block_inputs_.empty() ? nullptr : &block_inputs_[size_t(chunk)][size_t(frame)];
@@ -411,8 +416,9 @@ class Engine {
   SequenceRows sequence_rows() const;
   void run_transfer(Ctx, const StageAction&, MicroFrame&, FrameTensors&);
   void replay_transfer(const StageAction&, const FrameTensors&);
-  // True if captured graphs may replace the host code of passes. In a pipeline only in steps in which all passes have a
-  // graph, since a pass that is not captured needs the state that the host code of earlier passes leaves in its frame.
+  // True if captured graphs may replace the host code of passes. In a pipeline this holds only in steps in which all
+  // passes have a graph: a pass that is not captured needs the state that the host code of earlier passes leaves in its
+  // frame.
   bool replays() const {
     if (!options_.graphs || !backend_.device.can_capture()) return false;
     return stage_.stages() == 1 || steps_of_program_ >= kStepsToCapture;
@@ -444,7 +450,7 @@ class Engine {
   void run_micro_norm(Ctx);
   enum class QuantizedFor : uint8_t { step, evaluation };
   void refresh_quantized(QuantizedFor);
-  // Runs fn(Ctx&), without a tape, in the arena's phase of this name.
+  // Runs fn(Ctx&), without a tape, in the arena phase of this name.
   template <class Fn>
   void run_phase(const std::string& phase, const Fn& fn) {
     arena_.begin(phase);
@@ -485,15 +491,15 @@ class Engine {
   std::vector<MicroInputs> micro_inputs_;        // one per micro-batch in progress
   std::vector<std::vector<MicroFrame>> frames_;  // frames of each chunk
   std::vector<std::vector<FrameTensors>> frame_tensors_;
-  std::vector<std::vector<BlockInputs>> block_inputs_;  // inputs of each chunk and frame; empty: they are not offloaded
-  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run, and the run that it captures
-  int64_t steps_of_program_ = 0;                        // number of steps since the step's program changed
+  std::vector<std::vector<BlockInputs>> block_inputs_;  // offloaded inputs of each chunk and frame; or empty
+  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run and the run that it captures
+  int64_t steps_of_program_ = 0;                        // steps run since the step's program changed
   size_t next_action_ = 0;                              // next action of the accumulating step
   StageLinks links_;
 
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
-  Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
+  Tensor max_attention_logits_;  // with QK-clip: see Ctx::max_attention_logits
   Tensor least_factors_;         // [L] f64: Routing::least_factors; only with an expert_buffer_factor
   Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
@@ -507,22 +513,23 @@ class Engine {
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool, bool>, PhaseRunner>
-      micro_runners_;                             // keys: what run_passes() runs
+      micro_runners_;                             // keys: the passes that a runner runs
   std::array<PhaseRunner, 2> optimizer_runners_;  // runners of steps with uncompressed and with compressed gradients
   bool compressed_ = false;
   std::vector<PhaseRunner> evaluation_runners_;  // one per chunk
-  std::vector<Span> documents_;                  // spans of the following micro-batches, if they changed
+  std::vector<Span> documents_;                  // spans of the following micro-batches, if they have changed
   std::vector<int32_t> positions_;
   std::vector<int32_t> sources_;  // sources of the sequences of the following micro-batches
   std::vector<int32_t> tokens_ahead(std::span<const int32_t> targets) const;
   std::vector<bool> first_rows_;                   // rows of whole sequences: true where a document or sequence begins
-  std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have the rest of its sequences
-  std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step
+  std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have other rows of its sequences
+  // Pinned: data that load() copies per micro-batch; StepState of each step.
+  std::unique_ptr<HostRing> inputs_, states_;
   int64_t step_micro_batches_ = 0;
-  int64_t step_slot_ = 0, micro_slot_ = 0;  // the accumulating step's slot; its next micro-batch's slot
+  int64_t step_slot_ = 0, micro_slot_ = 0;  // slots of the accumulating step and of its next micro-batch
   std::vector<Mark> marks_;                 // marks of the accumulating step
   std::deque<ClosedStep> closed_;
-  std::unique_ptr<Event> last_end_;  // end of the last collected step, unless other work followed it
+  std::unique_ptr<Event> last_end_;  // end of the last collected step; null if other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
   TensorSums micro_tensor_sums_, micro_context_sums_, micro_expert_sums_;
   ContextPasses micro_context_passes_;
@@ -531,7 +538,7 @@ class Engine {
   UnitTraffic unit_traffic_;
   PlanOps plan_;  // ops of the dry runs
   size_t micro_gemms_ = 0,
-         micro_of_quantized_ = 0;  // number of GEMMs of a micro-batch, which are the first in plan_
+         micro_of_quantized_ = 0;  // GEMMs of quantized operands in a micro-batch; plan_ lists them first
   MemoryPlan memory_;
 };
 

@@ -20,7 +20,7 @@ int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
   return std::min(most, round_up(equal, kTile));
 }
 
-// Sequence s of a micro-batch as one document.
+// Returns sequence s of a micro-batch as one document.
 Span whole_sequence(int64_t s, int64_t t) {
   const auto begin = narrow<int32_t>(s * t), length = narrow<int32_t>(t);
   return {.q_begin = begin, .q_len = length, .k_begin = begin, .k_len = length, .q_pos = 0, .k_pos = 0};
@@ -124,7 +124,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   plan_inputs();
 }
 
-// Every rank of the last stage has the whole teacher.
+// Each rank of the last stage has the whole teacher.
 void Engine::plan_teacher() {
   const ModelConfig& mine = model_->config();
   const ModelConfig& config = options_.teacher->model;
@@ -225,7 +225,7 @@ size_t Engine::offloaded_inputs() const {
   return bytes;
 }
 
-// The checks below repeat what config validation rejects with a proper message.
+// These checks repeat those of config validation, which gives users a proper message.
 void Engine::require_tensor_parallel() const {
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
 }
@@ -268,7 +268,7 @@ void Engine::require_workers() const {
   CHECK(!options_.noise_scale, "steps of several workers have no noise scale");
 }
 
-// Runs each phase once on a backend that launches nothing.
+// Dry-runs a micro-batch, chunk by chunk, with ops that launch nothing.
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
   plan_.launches = &micro_launches_;
@@ -279,8 +279,8 @@ void Engine::record_micro_batch() {
   micro_of_quantized_ = plan_.of_quantized.size();
 }
 
-// An optimizer that compresses momentum has two kinds of steps; records both. The launches kept are those of compressed
-// steps, which are most steps.
+// Records both kinds of steps of an optimizer that compresses momentum. Keeps the launches of compressed steps, since
+// most steps are compressed.
 void Engine::record_optimizer() {
   for (const bool compressed : {false, true}) {
     if (compressed && !compresses()) continue;

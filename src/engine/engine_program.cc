@@ -1,5 +1,5 @@
-// Interpreter of a step's program: forward and backward of each micro-batch in the order of the stage's list, and
-// messages between stages. Without a pipeline the list is forward and backward of each micro-batch in turn.
+// Interpreter of a step's program: runs forward and backward of each micro-batch in the order of the stage's list, and
+// the messages between stages. Without a pipeline each micro-batch runs forward, then backward.
 #include <algorithm>
 #include <cstddef>
 
@@ -16,10 +16,10 @@ constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind:
                            Kind::receive_gradient,   Kind::backward,       Kind::input_backward,
                            Kind::send_gradient,      Kind::weight_backward};
 
-// The backward kind of a computing action; none: it is a forward pass.
+// Returns the backward kind of a computing action; nothing for a forward pass.
 std::optional<Kind> backward_of(Kind kind) { return kind == Kind::forward ? std::nullopt : std::optional(kind); }
 
-// Context for a forward pass of a frozen model, in which nothing is recorded or counted.
+// Returns a context for a forward pass of a frozen model: nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
   c.tape = nullptr;
   c.max_attention_logits = {};
@@ -79,7 +79,7 @@ Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
                  .logits = inputs.top};
   if (!teacher_) return d;
   Ctx of_teacher = without_tape(c);
-  of_teacher.sequence_parallel = false;  // every rank has the whole teacher
+  of_teacher.sequence_parallel = false;  // each rank has the whole teacher
   d.teacher.emplace(Teacher{.params = teacher_->params(),
                             .w = teacher_->head(),
                             .b = teacher_->head_bias(),
@@ -91,7 +91,7 @@ Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
 void Engine::run_forward(Ctx& c, const Passes& p) {
   const ModelPart& part = stage_.part(p.chunk);
   std::optional<Distillation> distills;
-  if (part.ends && this->distills())  // before the model's own activations are allocated
+  if (part.ends && this->distills())  // runs before the model's own activations are allocated
     distills.emplace(distillation(c, p.inputs));
   Var in;
   if (!part.embeds) {
@@ -119,7 +119,7 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   c.selective = options_.recompute.granularity != Recompute::Granularity::none;
   if (!part.ends) c.put(p.frame.out_slot, std::move(p.frame.out_grad));
   c.backward();
-  // A captured graph cannot end before its streams have joined: with graphs this wait counts as backward.
+  // Streams must join within a captured graph, so with graphs this wait counts as backward.
   if (p.last && !(options_.graphs && c.device.can_capture())) on(Phase::communication);
   model_->params().join(c);
   if (!part.embeds) p.frame.in_grad = c.take(p.frame.in_slot);
@@ -191,7 +191,7 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   return last + 1;
 }
 
-// Transfers run between captured graphs, so the tensors that they read and write belong to the frame.
+// Transfers run between captured graphs, so they use tensors of the frame, whose addresses do not change.
 void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame, FrameTensors& tensors) {
   switch (a.kind) {
     case Kind::receive_activation:
@@ -269,15 +269,16 @@ void Engine::record_chunk(int chunk) {
   unit_traffic_.backward = std::exchange(unit_traffic_.forward, forward);
 }
 
-// Sums what ranks of the last stage have counted of their rows, and the other ones not. Tensor-parallel ranks have
-// equal sums.
+// Sums over ranks with different batches, over stages (only the last one has counted) and over workers. Tensor-parallel
+// ranks have equal sums already.
 void Engine::add_over_batches(Ctx& c, const Tensor& sums) {
   const ProcessMesh& mesh = backend_.mesh;
   for (Communicator* group : {&mesh.data_parallel(), &mesh.stages(), &mesh.workers()})
     if (group->size() > 1) c.all_reduce(*group, sums);
 }
 
-// Sums over stages: each stage has counted its blocks' gradients and its ranks' requests; only the last one has losses.
+// Sums over stages: each stage has counted its blocks' gradients and its ranks' requests; only the last stage has
+// losses.
 void Engine::agree_among_stages(Ctx& c) {
   Communicator& stages = backend_.mesh.stages();
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);

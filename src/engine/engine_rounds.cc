@@ -1,4 +1,4 @@
-// Local updates: the sums over workers in every step, and the outer steps at the end of rounds
+// Local updates: the sums over workers in each step, and the outer steps at the end of rounds
 // (optim/outer_optimizer.h).
 #include <algorithm>
 
@@ -12,8 +12,8 @@ std::string step_phase(int64_t fragment) { return cat("outer step, fragment ", f
 
 }  // namespace
 
-// All-reduces a few scalars, no gradients, so that workers skip, stop and lower the loss scale in the same steps. Loss
-// and targets are sums over all workers; the norm is the root mean square of the workers' norms.
+// All-reduces a few scalars but no gradients, so that workers skip, stop and lower the loss scale in the same steps.
+// Loss and targets are sums over all workers; the norm is the root mean square of the workers' norms.
 void Engine::agree_among_workers(Ctx& c) {
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
   static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
@@ -71,7 +71,7 @@ void Engine::end_rounds(int64_t step, bool all) {
       run_phase(step_phase(fragment), [&](Ctx& c) { outer_->outer_step(c, fragment); });
   }
   refresh_quantized(QuantizedFor::step);
-  backend_.device.wait(*backend_.device.record(Stream::compute));  // not for deltas in flight
+  backend_.device.wait(*backend_.device.record(Stream::compute));  // deltas in flight use another stream
   last_end_ = nullptr;
 }
 
@@ -88,7 +88,7 @@ bool Engine::set_in_flight(const std::vector<int64_t>& fragments) {
   return true;
 }
 
-// States in host memory are in device memory within a phase only.
+// States in host memory are in device memory only within a phase, so their deltas cannot be sent while steps run.
 bool Engine::overlaps_rounds() const {
   return options_.outer.delay > 0 && options_.states_home.mem == Mem::device && backend_.mesh.workers().size() > 1;
 }

@@ -31,7 +31,7 @@ void PhaseRunner::capture(Device& device, const Body& body) {
       open = true;
     });
     close();
-  } catch (...) {  // the stream must leave capture: error handling still uses it
+  } catch (...) {  // the stream must leave capture, since error handling still uses it
     try {
       close();
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): report the first error

@@ -14,10 +14,10 @@ namespace athanor {
 class PhaseRunner {
  public:
   using Enter = std::function<void(Phase)>;
-  using Body = std::function<void(const Enter&)>;  // calls its argument before the launches of each phase
+  using Body = std::function<void(const Enter&)>;  // calls its argument before it launches the work of a phase
 
   // Runs the body. mark(phase) is called on the host just before the work of a phase is launched. replays: captured
-  // graphs may replace the body; else it runs again.
+  // graphs may replace the body; otherwise the body runs.
   void run(Device&, bool graphs, const Body&, const Enter& mark, bool replays = true);
   bool captured() const { return !graphs_.empty(); }
   void forget();  // makes the next run count as the first

@@ -14,9 +14,9 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kGroup = 4, kKept = 2;  // 2:4 pattern: 2 of 4 weights are kept
-constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper 16 bits, then by its lower 16 bits
+constexpr int64_t kBuckets = 1 << 16;  // a 32-bit magnitude is searched by its upper 16 bits, then by its lower 16 bits
 
-// Magnitudes of elements as integers with the same order.
+// Magnitudes as integers that compare like the floats.
 using Magnitudes = std::vector<uint32_t>;
 
 template <class T>
@@ -114,7 +114,7 @@ void PrunedWeights::planned() {
   state_ = size_t(at - states.begin());
 }
 
-// Segments in the order of pieces, and of elements within a piece.
+// Returns segments in the order of pieces, and of elements within a piece.
 std::vector<PrunedWeights::Segment> PrunedWeights::segments(const ProcessMesh& mesh) const {
   std::vector<Segment> all;
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
@@ -167,7 +167,7 @@ void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator
     choose_smallest(device, mesh, control, sparsity);
 }
 
-// Prunes the two smallest of every four elements; of equal ones the first.
+// Prunes the two smallest of every four elements; of equal elements the first ones.
 void PrunedWeights::choose_two_of_four(Device& device, const ProcessMesh& mesh) const {
   for (const Segment& s : segments(mesh)) {
     const Magnitudes x = magnitudes(device, *params_.units()[s.unit], s.range);
@@ -183,8 +183,8 @@ void PrunedWeights::choose_two_of_four(Device& device, const ProcessMesh& mesh) 
   }
 }
 
-// The threshold of a group is its k-th smallest magnitude, found over all ranks by counting; replicas of a shard count
-// once. Of elements equal to the threshold the first are pruned, in the order of the files.
+// The threshold of a group is its k-th smallest magnitude, found by counting over all ranks; only one replica of a
+// shard counts. Among elements equal to the threshold the first ones in the order of the files are pruned.
 void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Communicator* control,
                                     double sparsity) const {
   const std::vector<Segment> mine = segments(mesh);
@@ -214,7 +214,8 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   for (size_t i = 0; i < mine.size(); ++i)
     if (mine[i].counts) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
   sum_over_ranks(control, equal);
-  std::vector<int64_t> of_piece(group_of_.size());  // remainder of `wanted` before this rank's part of each piece
+  std::vector<int64_t> of_piece(group_of_.size());  // elements equal to the threshold that this rank and later ones
+                                                    // still have to prune, for each piece
   for (size_t piece = 0; piece < of_piece.size(); ++piece)
     for (size_t s = 0; s < shards; ++s) {
       if (s == shard) of_piece[piece] = wanted[group_of_[piece]];

@@ -5,7 +5,7 @@
 #include "nn/linear_gemms.h"
 
 namespace athanor {
-// The history belongs to the first tensor in files of each parameter.
+// The history belongs to the first of a parameter's tensors in files.
 std::optional<StateSpec> QuantizedState::history() const {
   if (!recipe_.delayed_scaling()) return std::nullopt;
   StateSpec state{.name = kAmaxHistory, .dtype = DType::f32};
@@ -110,8 +110,8 @@ void QuantizedState::quantize_weights(Ctx& c) const {
   if (!gathered_.empty()) quantize_shards(c);
 }
 
-// Scales follow from the amax of whole blocks, of which a rank may have only parts: ranks max-reduce the amax of their
-// parts, and each quantizes its own part.
+// Scales follow from the amax of whole blocks, but a rank may have only parts of a block: ranks max-reduce the amax of
+// their parts, then each rank quantizes its own part.
 void QuantizedState::quantize_shards(Ctx& c) const {
   const Buffer found = c.alloc("largest magnitudes of weights", DType::f32, {found_});
   const auto largest_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
@@ -145,7 +145,7 @@ void QuantizedState::quantize_shards(Ctx& c) const {
                        .part = part,
                        .power_of_two = whole.power_of_two});
   });
-  // Computes the scales by quantizing a matrix of only the amax values, one row per block.
+  // Computes the scales by quantizing a matrix that consists of the amax values, one row per block.
   const Buffer quantized = c.alloc("amax of blocks", DType::u8, {found_});
   for (const Gathered& g : gathered_) {
     const LayerQuantization layer(params_, recipe_, layer_of(params_, g.weight));

@@ -1,5 +1,5 @@
-// QuantizedState: what an FP8 or FP4 run keeps from step to step in addition to its weights: the quantized weights,
-// made once per step; amax history and scales of delayed scaling; quantization statistics. Not used with other recipes.
+// QuantizedState: state of FP8 and FP4 runs besides the weights: the quantized weights, made once per step; amax
+// history and scales of delayed scaling; quantization statistics. Not used with other recipes.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,14 +16,14 @@ class QuantizedState {
  public:
   QuantizedState(ParamStore& params, const Recipe& recipe) : params_(params), recipe_(recipe) {}
 
-  // State of delayed scaling, requested before the parameters are planned: for the input, the weight and the output
-  // gradient of each FP8 layer, the amax of the last steps, newest first. The same on all ranks.
+  // State of delayed scaling, to request before the parameters are planned: for the input, the weight and the output
+  // gradient of each FP8 layer, the amax of the last steps, newest first. Equal on all ranks.
   std::optional<StateSpec> history() const;
-  // Chooses the weights that ranks gather quantized, before the parameters are planned: those whose two GEMMs read the
-  // same values. Ranks agree on the amax of the blocks, and each quantizes its own shard.
+  // Chooses which weights ranks gather quantized; call before the parameters are planned. Chosen are weights whose two
+  // GEMMs read the same values. Ranks agree on the amax of the blocks, then each rank quantizes its own shard.
   void gather_quantized();
-  // Call after the parameters are planned. keep_quantized: keeps quantized copies of weights that are whole on this
-  // rank between their uses, and of shards that ranks gather quantized; not of shards that are gathered in 16 bits.
+  // Call after the parameters are planned. keep_quantized: keeps quantized copies, between their uses, of weights that
+  // are whole on this rank and of shards that ranks gather quantized, but not of shards that are gathered in 16 bits.
   // in_turns: backward of a micro-batch ends before forward of the next one begins, so that one amax per matrix is
   // enough.
   void plan(MemoryPlan&, bool keep_quantized, bool statistics, bool in_turns);
@@ -31,15 +31,15 @@ class QuantizedState {
   std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather quantized weights of 12"
 
   Quantization read() const;     // tensors for evaluations
-  Quantization collect() const;  // tensors for micro-batches, whose ops also count statistics and find the amax
+  Quantization collect() const;  // tensors for micro-batches, whose ops also count statistics and record the amax
   const Tensor& statistics() const { return statistics_; }
-  // Bytes of amax values that are max-reduced once per step: over the ranks that shard weights; over all ranks.
+  // Bytes of amax values that are max-reduced once per step: over the ranks that shard weights, and over all ranks.
   size_t amax_of_shards() const { return size_t(found_) * sizeof(float); }
   size_t amax_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
 
   // True if this rank's statistics of a layer's matrix are counted. Ranks have different rows of inputs and output
-  // gradients, but the same weights; where several ranks have the same matrix, the first one counts. K and V heads that
-  // are replicated on ranks (Placement::repeats) are counted on each.
+  // gradients, but the same weights; where several ranks have the same matrix, only the first one counts. K and V heads
+  // that are replicated on ranks (Placement::repeats) are counted on each of them.
   bool counts(Param weight, Matrix, const ProcessMesh&) const;
 
   // Quantizes the current weights. All ranks call it together.
@@ -56,7 +56,7 @@ class QuantizedState {
   const Recipe& recipe_;
   Tensor statistics_, factors_, step_amax_, amax_;  // see Quantization
   std::vector<QuantizedTensor> kept_;               // [parameters * kOperands]
-  // Weights that ranks gather quantized; `kept_` has their scales.
+  // A weight that ranks gather quantized; `kept_` has its scales.
   struct Gathered {
     Param weight;
     MatrixPart whole;

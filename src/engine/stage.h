@@ -1,4 +1,4 @@
-// Stage: which parts of the model this rank has in a pipeline, and the step's program for them. Without a pipeline
+// Stage: the parts of the model that this rank has in a pipeline, and the step's program for them. Without a pipeline
 // there is one stage, which has the whole model.
 #pragma once
 #include <string>
@@ -23,7 +23,7 @@ class Stage {
   Stage() = default;
   Stage(const PipelineOptions&, int stages, int stage, const Model&, int64_t seq_length);
 
-  // Makes the program of a step of `count` micro-batches.
+  // Builds the program of a step with `count` micro-batches.
   void set_micro_batches(int64_t count);
   const StepProgram& program() const { return program_; }
   const Actions& actions() const { return program_.stages[size_t(stage_)]; }
@@ -40,7 +40,7 @@ class Stage {
   const ModelPart& part(int chunk) const { return parts_[size_t(program_.shape.part(stage_, chunk))]; }
   const std::vector<ModelPart>& parts() const { return parts_; }
   StageUnits units(const Model&) const;
-  // The name of a chunk's phase: "micro-batch", or "micro-batch, chunk 1".
+  // Name of a chunk's arena phase: "micro-batch", or "micro-batch, chunk 1".
   std::string phase(const char* name, int chunk) const;
 
  private:

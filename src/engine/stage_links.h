@@ -1,6 +1,6 @@
 // StageLinks: sends activations and their gradients between pipeline stages, or between two chunks of one stage. A send
-// returns at once: the message is copied to a slot of this stage, from which the receiver takes it while later actions
-// compute.
+// returns at once: it copies the message to a slot of this stage, and the receiver takes it from there while later
+// actions compute.
 #pragma once
 #include <map>
 #include <memory>
@@ -15,16 +15,16 @@ namespace athanor {
 
 class StageLinks {
  public:
-  // Plans slots for messages [rows of the stream, hidden size], StepProgram::sends_ahead of them per receiver.
+  // Plans message slots [rows of the stream, hidden size], StepProgram::sends_ahead of them per receiver.
   void plan(MemoryPlan&, const Stage&, DType, const Shape& message);
   size_t message_bytes() const { return message_bytes_; }
   // Call after plan(), on all stages together, before the first message.
   void open(Device&, Communicator& stages);
 
-  // a: an action of this stage that sends, or receives.
+  // a: a send or receive action of this stage.
   void send(const StageAction& a, const Tensor& x);
   void receive(const StageAction& a, Tensor x);
-  // Waits, on hosts, until other stages have received all messages. On a GPU a stream waits when a slot is used again.
+  // On hosts, waits until other stages have received all messages. On a GPU a stream waits when a slot is reused.
   void finish();
 
  private:
@@ -34,9 +34,9 @@ class StageLinks {
   };
   struct Outbox {
     std::vector<Slot> slots;
-    size_t sent = 0, received = 0;  // received: messages that this stage has received itself
+    size_t sent = 0, received = 0;  // received: messages from this stage to itself that it has received
   };
-  // Sending stage, receiving stage, and whether gradients are sent.
+  // Sending stage, receiving stage, and true for gradients.
   using Way = std::tuple<int, int, bool>;
   Way way_of(int stage, const StageAction&) const;
   int number() const { return stage_->number(); }
@@ -46,8 +46,8 @@ class StageLinks {
   Device* device_ = nullptr;
   Communicator* stages_ = nullptr;
   std::map<int, Outbox> outboxes_;  // keys: receiving stage
-  // On a GPU each way has a communicator of its two stages, so that no send waits for a send of another way: NCCL runs
-  // the calls of a communicator one after the other, and a send ends when it is received.
+  // On a GPU each way has its own communicator of two stages, so that no send waits for a send of another way: NCCL
+  // runs the calls of a communicator one after the other, and a send ends only when it is received.
   std::map<Way, std::unique_ptr<Communicator>> pairs_;
 };
 

@@ -1,6 +1,6 @@
-// Step requests: what any rank's host may ask all ranks for in a step, such as to stop after it. They are summed over
-// the ranks together with the step's other scalars, so that every rank reads the same requests with the step's result,
-// and hosts need no messages.
+// Step requests: requests that any rank's host can make of all ranks in a step, such as to stop after it. They are
+// summed over the ranks together with the step's other scalars, so every rank gets the same requests with the step's
+// result, and hosts need no messages.
 #pragma once
 #include <cstdint>
 

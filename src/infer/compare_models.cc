@@ -15,7 +15,7 @@ struct Sums {
   double reference_loss = 0, loss = 0, kl = 0, same_top = 0, square_change = 0, tokens = 0;
 };
 
-// Log-sum-exp; most: the max of the logits.
+// Returns the log-sum-exp of logits; most: their maximum.
 double log_sum(std::span<const float> logits, float most) {
   double sum = 0;
   for (const float z : logits) sum += std::exp(double(z - most));
@@ -50,7 +50,7 @@ ModelDifference summary(std::span<const Sums> windows) {
     all.tokens += w.tokens;
   }
   const double n = all.tokens, mean = all.kl / n, count = double(windows.size());
-  double variance = 0;  // clusters are windows, as in evaluate()
+  double variance = 0;  // windows are the clusters, as in evaluate()
   for (const Sums& w : windows) variance += std::pow((w.kl - mean * w.tokens) / n, 2);
   return {.tokens = int64_t(n),
           .windows = int64_t(windows.size()),

@@ -11,8 +11,8 @@
 namespace athanor {
 namespace {
 
-// Ids for which the tokenizer has a text. A model's vocabulary may be padded beyond its tokenizer's, and tokenizers
-// have unused ids; neither may be drawn.
+// Returns the ids for which the tokenizer has a text. A model's vocabulary may be padded beyond its tokenizer's, and
+// tokenizers have unused ids; neither may be drawn.
 std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<bool> ok(size_t(vocab_size), false);
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id)
@@ -93,7 +93,7 @@ void continue_texts(Sampler& sampler, const Tokenizer& tokenizer, std::span<cons
   Drawing drawing(tokenizer, sampler.model().config().vocab_size);
   std::vector<OpenText> all;
   for (const Prompt& prompt : prompts) all.emplace_back(prompt, options, int64_t(all.size()));
-  std::vector<OpenText*> at(static_cast<size_t>(sampler.texts()));  // the text that uses each context; null: none
+  std::vector<OpenText*> at(static_cast<size_t>(sampler.texts()));  // text that uses each context, or null
   size_t begun = 0, shown = 0;
   while (shown < all.size()) {
     std::vector<NextToken> tokens;

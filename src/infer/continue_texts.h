@@ -1,5 +1,5 @@
-// Continues prompts with a Sampler, as many at once as it has contexts. A continuation depends only on its prompt, its
-// seed and the options, not on other prompts.
+// Continues prompts with a Sampler, as many at once as the sampler has contexts. A continuation depends only on its
+// prompt, its seed and the options, not on other prompts.
 #pragma once
 #include <functional>
 #include <span>
@@ -30,7 +30,7 @@ struct Continuation {
   uint64_t seed = 0;
 };
 
-// Receives continuations, prompt after prompt: pieces of text as soon as they are known, then the whole.
+// Receives continuations, prompt after prompt: pieces of text as soon as they are known, then the whole text.
 struct ContinuationSink {
   std::function<void(const Prompt&)> begin;
   std::function<void(std::string_view)> piece;

@@ -45,7 +45,7 @@ std::vector<std::string> texts_member(const nlohmann::json& json, const char* ke
   return texts;
 }
 
-// An item as texts, from which its prompts are made.
+// Texts of an item, from which its prompts are made.
 struct RawItem {
   std::vector<std::string> contexts, continuations;  // one of the two has an entry per option, the other has one entry
   size_t gold = 0;
@@ -98,7 +98,7 @@ std::vector<RawItem> raw_items(const std::string& path, TaskKind kind) {
   return items;
 }
 
-// Chooses `count` items other than `index`, as a function of the task's name, `index` and the number of items.
+// Chooses `count` items other than `index`, as a pure function of the task's name, `index` and the number of items.
 std::vector<size_t> examples_of(size_t index, size_t items, int64_t count, uint64_t stream) {
   std::vector<size_t> chosen;
   for (uint64_t draw = 0; int64_t(chosen.size()) < count; ++draw) {
@@ -114,7 +114,7 @@ struct TaskFormat {
   std::string delimiter;
 };
 
-// Turns items into tokens of prompts and marks the tokens to score.
+// Converts items to tokens of prompts and marks the tokens to score.
 class PromptMaker {
  public:
   PromptMaker(const Tokenizer& tokenizer, const TaskFormat& format, const TaskLimits& limits)
@@ -142,7 +142,7 @@ class PromptMaker {
   }
 
  private:
-  // Puts the end-of-document token in front, as if the text followed another one.
+  // Prepends the end-of-document token, as if the text followed another one.
   std::vector<int32_t> encode(const std::string& text) const {
     std::vector<int32_t> ids = {tokenizer_.eod_id()};
     const std::vector<int32_t> rest = tokenizer_.encode(text);

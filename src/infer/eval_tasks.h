@@ -29,11 +29,11 @@ struct EvalTask {
 
 struct TaskLimits {
   int64_t seq_length = 0, vocab_size = 0;
-  int64_t max_items = 0;  // max number of items per task, the first ones; 0: all
+  int64_t max_items = 0;  // max number of items per task (the first ones are used); 0: all
 };
 
-// Reads the list and the items of all tasks, whose paths are relative to the list's folder. Throws Error(usage) with
-// file and line of what is wrong.
+// Reads the list and the items of all tasks; paths of items are relative to the list's folder. Throws Error(usage) that
+// names file, line and problem.
 std::vector<EvalTask> read_eval_tasks(const std::string& path, const Tokenizer& tokenizer, const TaskLimits& limits);
 
 struct TaskResult {

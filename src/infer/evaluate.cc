@@ -29,7 +29,7 @@ void set_documents(Engine& engine, const HostBatch& batch) {
 
 namespace {
 
-// Bits per byte from a mean loss over tokens whose texts have `bytes` bytes.
+// Returns bits per byte from a mean loss over tokens whose texts have `bytes` bytes.
 double bits_per_byte_of(double loss, double tokens, double bytes) {
   return bytes > 0 ? loss * tokens / (bytes * std::numbers::ln2) : std::numeric_limits<double>::quiet_NaN();
 }
@@ -94,7 +94,7 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
   return result;
 }
 
-// Sums of one row of the last evaluated micro-batch.
+// Returns the sums of one row of the last evaluated micro-batch.
 Found found_in_row(const HostBatch& batch, std::span<const float> losses, const std::vector<int32_t>& token_bytes,
                    int64_t row, int64_t t) {
   Found found;
@@ -118,10 +118,10 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const auto windows = int64_t(chosen.windows.size());
   HostBatch batch(rows, data.seq_length(), options.packing);
   EvalResult broken;                                           // returned instead of a result
-  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // filled by one rank each; the last counts failures
+  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // each is filled by one rank; the last counts failures
   // Every rank makes the same number of calls, even if all its rows are past the end.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
-    if (options.stop && options.stop()) {  // a failure known only to this rank will recur in a resumed run
+    if (options.stop && options.stop()) {  // if this rank has failed, a resumed run will fail again
       EvalResult none;
       none.stopped = true;
       return none;

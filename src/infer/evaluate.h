@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// Passes documents and positions of a micro-batch to the engine.
+// Passes the documents and positions of a micro-batch to the engine.
 void set_documents(Engine&, const HostBatch&);
 
 // Loss over the windows of one source.
@@ -29,8 +29,8 @@ struct EvalResult {
   int64_t windows = 0, windows_all = 0;  // evaluated; available
   std::vector<SourceLoss> sources = {};  // sources with predicted tokens, if there are several sources
   bool stopped = false;                  // EvalOptions::stop ended the evaluation: no result
-  std::string failure;       // reason why data could not be read on some rank: no result; the engine is unchanged
-  bool failed_here = false;  // true if this rank failed
+  std::string failure;                   // error of reading data on some rank: no result; the engine is unchanged
+  bool failed_here = false;              // true if this rank failed
 
   double bits_per_byte() const;  // NaN if bytes are unknown
 };
@@ -39,7 +39,7 @@ struct EvalOptions {
   int64_t samples = 0;  // maximum number of windows, see held_out(); 0 = all
   PackingOptions packing;
   std::vector<int32_t> token_bytes;  // [vocabulary]: bytes of text per token; may be empty
-  // Polled before every round of micro-batches, by all ranks with the same answer; true ends without a result.
+  // Polled before every round of micro-batches; must return the same on all ranks; true ends without a result.
   std::function<bool()> stop = {};
 };
 // Micro-batches are divided among the ranks, and all ranks get the result over `control`; null: one rank.

@@ -9,7 +9,8 @@ namespace athanor {
 
 // Log probability (nats) of each choice given its context, summed over its tokens: [question][choice].
 using ChoiceScores = std::vector<std::vector<double>>;
-// All ranks call it together with the same questions and get all scores; if stopped, the result is empty.
+// Returns the scores; if stopped, the result is empty. All ranks call it together with the same questions and get all
+// scores.
 ChoiceScores score(Engine&, const std::vector<Question>&, const ScoringOptions& options = {});
 constexpr int64_t kChoicesPerSequence = 16;  // more gain little
 

@@ -106,7 +106,7 @@ Buffer Sampler::run(Ctx c, const Inputs& in) {
   return athanor::logits({c, model_->params()}, std::move(x), in.last_rows, model_->head(), model_->head_bias());
 }
 
-// Adds a row for token number `at` of the text.
+// Appends a row for token number `at` of the text.
 void Sampler::add(Fed& fed, int64_t text, int64_t at, int32_t token) const {
   const std::vector<int32_t>& context = texts_[size_t(text)].context;
   const bool known = at > 0 && at <= int64_t(context.size());
@@ -140,8 +140,8 @@ std::vector<float> Sampler::feed(const char* phase, const Inputs& in, const Fed&
   return logits;
 }
 
-// An incomplete last piece is padded with tokens that no query sees: their keys and values are past the span's end and
-// are overwritten by the following tokens.
+// Pads an incomplete last piece with tokens that no query sees: their keys and values are past the span's end and are
+// overwritten by the following tokens.
 void Sampler::feed_prompt(int64_t text, std::span<const int32_t> tokens) {
   Text& t = texts_[size_t(text)];
   const auto n = int64_t(tokens.size()), planned = prompt_.batch.tokens.numel();

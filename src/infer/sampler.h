@@ -1,4 +1,5 @@
-// Sampler: generates one or several texts token by token with a key/value cache. Draws are f(seed, position).
+// Sampler: generates one or several texts token by token with a key/value cache. Each draw depends only on seed and
+// position.
 #pragma once
 #include <memory>
 #include <span>
@@ -20,7 +21,7 @@ struct SamplingOptions {
 // Throws an Error unless all logits [N, V] are finite.
 void require_finite_logits(std::span<const float> logits, int64_t vocab_size);
 
-// The next token from logits [V]; `draw` is the index of the random draw within a text.
+// Returns the next token from logits [V]; `draw` is the index of the random draw within a text.
 int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
 
 // The next token of a text.
@@ -39,10 +40,10 @@ class Sampler {
   const MemoryPlan& memory() const { return memory_; }
   void commit();  // then load weights into model()
 
-  // Logits [V] after the prompt; resets the context of the text. Valid until its next token or prompt.
+  // Returns logits [V] after the prompt; resets the context of the text. Valid until the text's next token or prompt.
   std::span<const float> prompt(std::span<const int32_t> tokens, int64_t text = 0);
   // Adds one token to each of these texts, which must differ, in one forward pass. When the context of a text is full,
-  // its second half, including this token, is processed again as a prompt and the rest is dropped, so texts may have
+  // its second half, including this token, is reprocessed as a prompt and the rest is dropped, so texts may have
   // any length.
   void next(std::span<const NextToken> tokens);
   std::span<const float> next(int32_t token) {
@@ -82,7 +83,7 @@ class Sampler {
   Arena arena_;
   std::unique_ptr<Model> model_;
   KvCache cache_;
-  int64_t cache_rows_ = 0;  // per text: its capacity, and rows for padding that is fed beyond its end
+  int64_t cache_rows_ = 0;  // rows per text: its capacity, and rows for padding tokens after it
   Inputs prompt_, next_;
   std::vector<Text> texts_;
   MemoryPlan memory_;

@@ -9,7 +9,7 @@ namespace athanor {
 class StopText {
  public:
   explicit StopText(std::vector<std::string> stops);
-  // Adds the next piece; returns text that is safe to show. Nothing follows once found() is true.
+  // Adds the next piece; returns text that is safe to show. Returns nothing more once found() is true.
   std::string add(std::string_view piece);
   bool found() const { return found_; }
   // Returns the text still held back, at the end of the stream.

@@ -24,13 +24,13 @@ struct TextScore {
 
 struct ScoringOptions {
   bool misses = false;  // count misses; needs Engine::want_logits()
-  // Polled before every round of micro-batches, by all ranks with the same answer; true ends with an empty result.
+  // Polled before every round of micro-batches; must return the same on all ranks; true ends with an empty result.
   std::function<bool()> stop = {};
   Communicator* control = nullptr;  // over all ranks; null: one rank
 };
 
-// The engine must allow at least one document per sequence; with more, fewer micro-batches are needed. All ranks call
-// it together with the same texts and get all scores.
+// Scores texts. The engine must allow at least one document per sequence; if it allows more, fewer micro-batches are
+// needed. All ranks call it together with the same texts and get all scores.
 std::vector<TextScore> score_texts(Engine&, std::span<const ScoredText>, const ScoringOptions&);
 
 }  // namespace athanor

@@ -65,7 +65,7 @@ bool AppendFile::append(std::string_view record) {
   return write(record);
 }
 
-// Whether the path names no file or another file than the open one. Returns false if the system reports another error.
+// True if the path names no file, or another file than the open one. Returns false if the system reports another error.
 bool AppendFile::is_lost() const {
   struct stat mine {};
   struct stat there {};

@@ -30,7 +30,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // Appends with a single write; if true, the kernel has the data.
+  // Appends with a single write; returns true if the kernel has the data.
   bool append(std::string_view record);
   const std::string& path() const { return path_; }
 
@@ -46,7 +46,7 @@ class AppendFile {
   Fd file_;
   int64_t size_ = 0;      // bytes of complete records
   bool torn_ = false;     // part of a record follows the first size_ bytes
-  bool regular_ = false;  // a regular file, which may be deleted; not a pipe or device
+  bool regular_ = false;  // true for a regular file, which may be deleted; false for a pipe or device
   bool warned_ = false;
 };
 

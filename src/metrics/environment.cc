@@ -41,16 +41,17 @@ std::string utc_now() {
 
 std::vector<int> affinity() {
   std::vector<int> cores;
-  // The kernel rejects a set smaller than its own, so up to 65536 cores are tried; beyond, none are reported.
+  // The kernel rejects a set smaller than its own, so sizes up to 65536 cores are tried; if all are rejected, no cores
+  // are reported.
   for (int capacity = CPU_SETSIZE; capacity <= 65536; capacity *= 4) {
     cpu_set_t* set = CPU_ALLOC(size_t(capacity));
     const size_t bytes = CPU_ALLOC_SIZE(size_t(capacity));
     CPU_ZERO_S(bytes, set);
-    const bool told = ::sched_getaffinity(0, bytes, set) == 0;
-    for (int core = 0; told && core < capacity; ++core)
+    const bool known = ::sched_getaffinity(0, bytes, set) == 0;
+    for (int core = 0; known && core < capacity; ++core)
       if (CPU_ISSET_S(size_t(core), bytes, set)) cores.push_back(core);
     CPU_FREE(set);
-    if (told) break;
+    if (known) break;
   }
   return cores;
 }

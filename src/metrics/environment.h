@@ -1,4 +1,5 @@
-// environment.json: hardware and software of a run, to reproduce it. No environment variables, which may hold secrets.
+// environment.json: hardware and software of a run, for reproducing it. Contains no environment variables, which may
+// hold secrets.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +14,7 @@ struct LibraryVersion {
   std::string name, version;
 };
 
-// Given by the caller; the rest is detected.
+// Fields given by the caller; all others are detected.
 struct ProgramInfo {
   std::string version;                    // program version with its source revision
   std::vector<std::string> command;       // the command line

@@ -101,7 +101,7 @@ std::ifstream open_records(const std::string& path) {
   return in;
 }
 
-// Reads the file from its end, doubling the range until a step is found, so that a long file costs nothing at start.
+// Reads the file from its end, doubling the range until a step is found, so that the size of the file does not matter.
 JsonlTail find_tail(const std::string& path) {
   std::ifstream in = open_records(path);
   const int64_t size = in ? int64_t(in.seekg(0, std::ios::end).tellg()) : -1;

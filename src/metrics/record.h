@@ -21,15 +21,15 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 struct StepMetrics {
   int64_t step = 0;               // steps finished, including this one: the first is 1
   int64_t total_steps = 0;        // steps of the whole run
-  int64_t consumed_samples = 0;   // since step 0 of the run
-  int64_t consumed_tokens = 0;    // since step 0 of the run
+  int64_t consumed_samples = 0;   // samples since step 0 of the run
+  int64_t consumed_tokens = 0;    // tokens since step 0 of the run
   int64_t global_batch_size = 0;  // sequences in this step
   double loss = kUnknown;         // mean over the predicted tokens of the step, nats
   double grad_norm = kUnknown;    // before clipping
   double learning_rate = 0;
   double loss_scale = 1;
   int64_t skipped_steps = 0;  // since step 0 of the run
-  int64_t nan_steps = 0;      // since step 0 of the run: steps whose loss was not finite
+  int64_t nan_steps = 0;      // steps whose loss was not finite, since step 0 of the run
   bool skipped = false;       // this step left the parameters unchanged
   double step_ms = 0;
   double data_ms = 0;
@@ -39,9 +39,9 @@ struct StepMetrics {
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;
-  double tflops = 0;            // per device, by the causal count
+  double tflops = 0;            // per device, FLOPs by the causal count
   double mfu = kUnknown;        // fraction of the peak, causal count (flops.h); above 1 if the measured peak is too low
-  double mfu_full = kUnknown;   // MFU by the full count
+  double mfu_full = kUnknown;   // MFU by the full count of FLOPs
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
@@ -51,9 +51,9 @@ struct StepMetrics {
   std::optional<double> gpu_sm_mhz = std::nullopt;
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
-  std::optional<int64_t> spikes = std::nullopt;              // since step 0 of the run: steps skipped as spikes
-  std::optional<double> momentum = std::nullopt;             // if momentum has a schedule
-  std::optional<double> weight_decay = std::nullopt;         // if weight decay has a schedule
+  std::optional<int64_t> spikes = std::nullopt;              // steps skipped as spikes, since step 0 of the run
+  std::optional<double> momentum = std::nullopt;             // only if momentum has a schedule
+  std::optional<double> weight_decay = std::nullopt;         // only if weight decay has a schedule
   std::optional<double> noise_scale = std::nullopt;          // tokens; with logging.noise_scale
   std::optional<double> max_attention_logit = std::nullopt;  // with qk_clip_threshold
   std::optional<double> distill_loss = std::nullopt;         // mean over the predicted tokens; with a teacher
@@ -126,7 +126,7 @@ struct PrunedMetrics {
 struct CommunicationMetrics {
   int64_t step = 0;
   std::string layer;                         // FSDP unit; "": the whole step
-  std::string group;                         // process group name of ProcessMesh, such as "tensor"
+  std::string group;                         // process group name of ProcessMesh, such as "tp"
   std::string collective;                    // kind, such as "all_gather"
   double calls = 0, exposed_ms = 0, ms = 0;  // per step
   double time = 0;                           // Unix seconds; 0: MetricFanOut fills it
@@ -142,7 +142,7 @@ struct EventRecord {
   int64_t step = 0;
   std::string text = {};
   double seconds = 0;        // duration, if any
-  double stall_seconds = 0;  // how long training was blocked
+  double stall_seconds = 0;  // time during which training was blocked
   uint64_t bytes = 0;        // bytes written, if any
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are invalid
@@ -162,7 +162,7 @@ struct EventRecord {
 };
 
 // Description of one field of a record. Fields with a `tag` become TensorBoard scalars. NaN means "unknown" if
-// `nan_is_unknown`, otherwise it is an actual value.
+// `nan_is_unknown`; otherwise it is an actual value.
 template <class Record>
 struct RecordField {
   using Member =

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 constexpr size_t kMaxLine = size_t{1} << 20;  // far above any record; bounds memory if a file is corrupt
 
-// A number, or the value of a non-finite one ("loss": null, "loss_nonfinite": "nan").
+// Reads a number, or the value of a non-finite one ("loss": null, "loss_nonfinite": "nan").
 double number_of(const Json& object, const Json& value, std::string_view name) {
   if (value.is_number()) return value.get<double>();
   const auto word = object.find(cat(name, "_nonfinite"));
@@ -36,7 +36,7 @@ std::optional<int64_t> integer_of(const Json& value) {
   return value.get<int64_t>();
 }
 
-// Parses a record. A field of the wrong type keeps its default, to read as much of a log as possible.
+// Parses a record. A field of the wrong type keeps its default, so that as much of a log as possible is read.
 template <class Record>
 Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record{};
@@ -82,7 +82,7 @@ void flatten(const Json& value, const std::string& path, std::vector<std::pair<s
   for (const auto& [key, child] : value.items()) flatten(child, path.empty() ? key : cat(path, ".", key), out);
 }
 
-// A JSON file of the folder, flattened to keys and values; empty if the file is missing or damaged.
+// Reads a JSON file of the folder, flattened to keys and values; empty if the file is missing or damaged.
 std::vector<std::pair<std::string, std::string>> read_object(const fs::path& path) {
   std::vector<std::pair<std::string, std::string>> lines;
   std::error_code ignored;

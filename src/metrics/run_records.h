@@ -29,7 +29,7 @@ struct RunRecords {
 // Reads a run's folder. Throws Error(usage) if it has no metrics.jsonl.
 RunRecords read_run(const std::string& folder);
 
-// Logs how many lines of metrics.jsonl are not records, if any.
+// Logs the number of invalid lines of metrics.jsonl, if there are any.
 void warn_of_unreadable_lines(const RunRecords&);
 
 // Parses one line of metrics.jsonl; false: not a record of this program. A step or evaluation with the same or an

@@ -26,7 +26,7 @@ class MetricSink {
 };
 
 // Fills in time, z-scores and perplexity, and sends the record to every sink. Raises a `warn` event if a step's loss is
-// more than kLossAlarm standard deviations above the recent ones, and for the alarms of SpeedAlarm. Thread-safe.
+// more than kLossAlarm standard deviations above the recent ones, and for every alarm of SpeedAlarm. Thread-safe.
 class MetricFanOut : public MetricSink {
  public:
   static constexpr double kLossAlarm = 6;  // 6 sigma over 128 steps, as in OLMo-core's step skipping

@@ -6,13 +6,13 @@
 #include "base/format.h"
 
 namespace athanor {
-// Whether to raise the alarm now; `on` is reset when the value falls below half of the limit.
+// True if the alarm is to be raised now; `on` is reset when the value falls below kRearmShare of the limit.
 bool SpeedAlarm::rises(Alarm& alarm, double value, double limit) const {
   alarm.on = value > limit * (alarm.on ? kRearmShare : 1);
-  if (!alarm.on) alarm.told = false;
-  if (!alarm.on || alarm.told) return false;
+  if (!alarm.on) alarm.reported = false;
+  if (!alarm.on || alarm.reported) return false;
   if (alarm.given > 0 && steps_ < kSpacing * (alarm.given + 1)) return false;
-  alarm.told = true;
+  alarm.reported = true;
   ++alarm.given;
   return true;
 }

@@ -14,7 +14,7 @@ class SpeedAlarm {
   static constexpr size_t kWindow = 32;       // steps
   static constexpr double kDataShare = 0.02;  // fraction of the step time spent waiting for the loader
   static constexpr double kLeastDataMs = 1;   // minimum wait per step; shorter waits are the cost of passing a batch
-  static constexpr double kSpeedDrop = 0.2;   // relative to the best window since the start
+  static constexpr double kSpeedDrop = 0.2;   // throughput drop relative to the best window since the start
   static constexpr double kRearmShare = 0.5;  // an alarm is rearmed when its value falls below this fraction of the
                                               // limit
   // Minimum number of steps of the run per alarm of a kind, after its first: more would be noise on shared machines.
@@ -28,7 +28,7 @@ class SpeedAlarm {
     double step_ms, data_ms, tokens;
   };
   struct Alarm {
-    bool on = false, told = false;
+    bool on = false, reported = false;
     int64_t given = 0;
   };
   bool rises(Alarm&, double value, double limit) const;

@@ -1,5 +1,6 @@
 // Timeline of the run for chrome://tracing and ui.perfetto.dev (--profile): streamed to a file in the JSON array form
-// of the Trace Event Format, which the viewers also accept without its end, as a killed run leaves it. Thread-safe.
+// of the Trace Event Format. The viewers accept the array without its end, too, so the file of a killed run can be
+// opened. Thread-safe.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight", kAllLinear = "all-linear";
 
-// Matches a module as PEFT matches the entries of `target_modules`.
+// Matches a module like PEFT matches the entries of `target_modules`.
 bool fits(const std::string& target, const std::string& module) {
   return target == kAllLinear || target == module || module.ends_with("." + target);
 }
@@ -37,7 +37,7 @@ void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& opt
                   Exit::usage);
 }
 
-// Declares the matrices for one weight in memory, which may be several modules of the file.
+// Declares the adapters' matrices for one weight in memory, which may be several modules of the file.
 Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOptions& options) {
   const int64_t in = w.shape[w.in_out ? 0 : 1], rank = options.rank;
   Adapters all{.rank = rank, .scale = float(options.scale()), .dropout = float(options.dropout)};

@@ -60,8 +60,8 @@ class Gpt2 final : public Model {
     return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain, {}, PartialGradient::of_rows),
             vector(name + ".b", unit, {{name + ".bias", c}}, 0, {}, PartialGradient::of_rows), float(config_.norm_eps)};
   }
-  // Files store [in, out] ("Conv1D"); memory has the same order, so that nothing is ever transposed. A column-parallel
-  // layer has its bias sliced alike; a row-parallel layer has a whole bias, which is added to the sum.
+  // Files store [in, out] ("Conv1D"), and so does memory, so that nothing is ever transposed. A column-parallel layer
+  // slices its bias, too; a row-parallel layer has a whole bias, which is added to the sum.
   Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev, const Cut& cut) {
     const Cut of_bias = cut.axis == 1 ? Cut{.axis = 0, .parts = cut.parts, .whole = cut.whole} : Cut{};
     return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev, cut, true),

@@ -11,7 +11,7 @@ namespace athanor {
 struct InputSquares {
   std::vector<double> sums;  // [K]
   int64_t tokens = 0;
-  // Computed in f32, so that the same means follow from a file that stores sums and tokens in f32.
+  // Computed in f32, so that a file that stores sums and tokens in f32 gives the same means.
   std::vector<float> means() const {
     std::vector<float> means;
     for (const double sum : sums) means.push_back(float(sum) / float(tokens));
@@ -19,7 +19,7 @@ struct InputSquares {
   }
 };
 
-// By the weight's name in Hugging Face's files; the parts of a fused weight have the same inputs.
+// Keys: the weight's name in Hugging Face's files; the parts of a fused weight have the same inputs.
 using Importance = std::map<std::string, InputSquares>;
 
 }  // namespace athanor

@@ -1,8 +1,8 @@
 // Llama and related families [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped-query
-// attention. Qwen2 adds a QKV bias, Qwen3 QK-norm, Mistral a sliding window: all from the config. Mixtral [Jiang et al.
-// 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer; so has dots1
+// attention. Qwen2 adds a QKV bias, Qwen3 QK-norm, Mistral a sliding window, all set by the config. Mixtral [Jiang et
+// al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer; so has dots1
 // [rednote 2025], routed as in DeepSeek-V3, with shared experts and with dense first layers. The family athanor can
-// combine these options, and some of published speed runs, freely.
+// combine these options, and some options of published speed runs, freely.
 #include "model/families.h"
 
 namespace athanor {
@@ -50,7 +50,8 @@ class Llama final : public Model {
     Var attention_gate = read_gate(c, x, w.attention_gate, config_.attention_gate_channels);  // [N, H]
     if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
-      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(shape));
+      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape,
+                  norms_all_heads(config_.model_type) ? HeadsOfNorm::all_as_one : HeadsOfNorm::each);
       x = rope(net(c), std::move(x), batch, rope_table(), shape);
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
@@ -99,11 +100,11 @@ class Llama final : public Model {
   bool norms_inputs() const { return config_.sublayer_norm != SublayerNorm::after; }
   bool norms_outputs() const { return config_.sublayer_norm != SublayerNorm::before; }
 
-  // Returns the residual stream, and the input of a sublayer that begins with the linear layer `reader`.
+  // Returns the residual stream, and the input of a sublayer whose first linear layer is `reader`.
   std::pair<Var, Var> fork_input(Ctx& c, Var h, const Norm& input, const Linear& reader) {
     return norms_inputs() ? fork_norm(net(c), std::move(h), input, &reader) : fork(c, std::move(h));
   }
-  // Adds a sublayer's output, or its norm, to the residual, which may be absent. sublayer(r) adds r itself.
+  // Adds a sublayer's output, or its norm, to the residual, which may be absent. sublayer(r) itself adds r.
   template <class Sublayer>
   Var add_output(Ctx& c, Var residual, const Norm& output, const Sublayer& sublayer) {
     if (!norms_outputs()) return sublayer(std::move(residual));
@@ -111,7 +112,7 @@ class Llama final : public Model {
     return residual ? add(c, std::move(residual), std::move(y)) : std::move(y);
   }
 
-  // Adds the block output that skip_from names to the stream, before a block or at the end.
+  // Adds the block output named by skip_from to the stream, before a block or at the end.
   Var with_skip(Ctx& c, Var h, int64_t at, Param lambda, const Taps& taps) {
     if (!lambda) return h;
     return scaled_sum(net(c), std::move(h), {}, taps.blocks[size_t(config_.skip_from[size_t(at)])], lambda);
@@ -121,7 +122,7 @@ class Llama final : public Model {
     return skips ? scalar(name, unit, config_.skip_lambdas[size_t(at)]) : Param{};
   }
 
-  // Returns the output of the linear layer `gate` on the first channels of x, which stays readable; empty if there is
+  // Returns the output of the linear layer `gate` on the first channels of x, which remains readable; empty if there is
   // no gate.
   Var read_gate(Ctx& c, Var& x, const Linear& gate, int64_t channels) {
     if (!gate.w) return {};
@@ -130,7 +131,7 @@ class Llama final : public Model {
     return linear(net(c), std::move(first), gate);
   }
 
-  // Adds the terms of value_embeddings and value_residual_lambdas to v of qkv.
+  // Adds the terms of value_embeddings and value_residual_lambdas to the v columns of qkv.
   Var with_values(Ctx& c, Var qkv, int l, Var gate, const Taps& taps) {
     const Layer& w = layers_[size_t(l)];
     const AttentionShape shape = attention_shape(l);
@@ -146,12 +147,6 @@ class Llama final : public Model {
                           .factor = w.value_embedding_lambda,
                           .gate = std::move(gate),
                           .scale = w.value_gate.w ? float(config_.value_gate_scale) : 1.0f});
-  }
-
-  // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads.
-  AttentionShape normed_shape(AttentionShape shape) const {
-    if (norms_all_heads(config_.model_type)) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
-    return shape;
   }
 
   Layer declare_layer(int l) {
@@ -195,9 +190,8 @@ class Llama final : public Model {
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
-      const int64_t size = norms_all_heads(m.model_type) ? q : d;
-      w.q_norm = gained(a + "q_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
-      w.k_norm = gained(a + "k_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
+      w.q_norm = head_norm(a + "q_norm", u);
+      w.k_norm = head_norm(a + "k_norm", u);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
@@ -211,7 +205,7 @@ class Llama final : public Model {
       w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
   }
 
-  // A linear layer from the first channels to the heads, which are sliced over tensor-parallel ranks.
+  // Declares a linear layer from the first channels to the heads, which are sliced over tensor-parallel ranks.
   Param gate(const std::string& name, int unit, int64_t heads, int64_t channels) {
     return matrix(name, unit, {{name + ".weight", {heads, channels}}}, init_std(), {.axis = 0, .parts = {heads}});
   }
@@ -265,7 +259,7 @@ class Llama final : public Model {
     return w;
   }
 
-  // The router bias is a unit of its own, after the head's.
+  // The router bias is in a separate unit, after the head's.
   void declare_router_bias() {
     const ModelConfig& m = config_;
     ParamSpec spec{.name = "model.e_score_correction_bias",
@@ -320,15 +314,24 @@ class Llama final : public Model {
   Norm norm(const std::string& name, int unit, float gain = 1) {
     return gained(name, unit, config_.hidden_size, config_.norm_elementwise_affine, gain, PartialGradient::of_rows);
   }
-  Norm gained(const std::string& name, int unit, int64_t size, bool has_gain, float gain, PartialGradient partial) {
+  // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads. Its gain is
+  // sliced with them.
+  Norm head_norm(const std::string& name, int unit) {
+    const int64_t d = config_.head_dim, q = config_.num_attention_heads * d;
+    const bool all = norms_all_heads(config_.model_type);
+    return gained(name, unit, all ? q : d, config_.qk_norm_elementwise_affine, 1, PartialGradient::of_heads,
+                  all ? Cut{.axis = 0, .parts = {q}, .whole = d} : Cut{});
+  }
+  Norm gained(const std::string& name, int unit, int64_t size, bool has_gain, float gain, PartialGradient partial,
+              const Cut& cut = {}) {
     Norm norm{NormKind::rms, {}, {}, float(config_.norm_eps), &ones_};
-    if (has_gain) norm.w = vector(name, unit, {{name + ".weight", size}}, gain, {}, partial);
+    if (has_gain) norm.w = vector(name, unit, {{name + ".weight", size}}, gain, cut, partial);
     return norm;
   }
   Param scalar(const std::string& name, int unit, double value) {
     return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_rows);
   }
-  // A scalar that each tensor-parallel rank applies to its own heads.
+  // Declares a scalar that each tensor-parallel rank applies to its own heads.
   Param head_scalar(const std::string& name, int unit, double value) {
     return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_heads);
   }

@@ -23,7 +23,7 @@ bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spe
               Exit::usage);
 }
 
-// Numbers of linear layers in blocks, by the reason why they are quantized or not.
+// Number of linear layers in blocks, by the reason why they are quantized or not.
 struct Counts {
   int ranks = 1;
   int64_t all = 0, chosen = 0, at_ends = 0, named = 0, small = 0, odd = 0;

@@ -15,7 +15,7 @@ namespace {
 // full speed.
 constexpr int64_t kVocabMultiple = 64;
 
-// Units of the final norm, if it has a gain, and of the head's weight, which may be the embedding's unit.
+// Returns the units of the final norm, if it has a gain, and of the head's weight, which may be the embedding's unit.
 std::vector<int> head_units(const Model& model) {
   const int last = int(model.config().num_hidden_layers) + 1, head = model.params().spec(model.head()).unit;
   std::vector<int> units{head};

@@ -1,4 +1,4 @@
-// Model: a family is a declaration of parameters and the body of one block; the rest is shared. Recomputation, sharding
+// Model: a family declares its parameters and the body of one block; everything else is shared. Recomputation, sharding
 // and pipeline stages split the model at block boundaries.
 #pragma once
 #include <memory>
@@ -25,7 +25,7 @@ class Model {
   void init_constants(Device&);  // after MemoryPlan::commit()
 
   const ModelConfig& config() const { return config_; }
-  // Changes the window of layers that have one.
+  // Changes the window of the layers with sliding-window attention.
   void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
@@ -44,7 +44,8 @@ class Model {
                float std_dev, Cut cut, bool in_out = false, PartialGradient partial = PartialGradient::never);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {}, PartialGradient partial = PartialGradient::never);
-  // Tables of the padded vocabulary, which tensor-parallel ranks may share; and a table with one row per position.
+  // Declare tables and biases of the padded vocabulary, which tensor-parallel ranks may shard, and a table with one row
+  // per position.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
   Param vocab_bias(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
@@ -54,8 +55,8 @@ class Model {
   // width, and the final norm's gain by the width, which scales the logits.
   float init_std() const;
   float output_init_std() const;
-  // Standard deviation for the weight of this name: that of the matching pattern in initializer_ranges, else
-  // `otherwise`.
+  // Returns the standard deviation for the weight of this name: that of the matching pattern in initializer_ranges,
+  // else `otherwise`.
   float std_of(const std::string& file_name, float otherwise) const;
   float final_gain() const { return float(1 / config_.mup_width); }
   int head_unit() const { return int(config_.num_hidden_layers) + 1; }
@@ -72,7 +73,7 @@ class Model {
 
 std::unique_ptr<Model> make_model(const ModelConfig&);
 
-// Which activations are kept for backward, and which are recomputed.
+// Selects the activations that are kept for backward, and those that are recomputed.
 struct Recompute {
   using Granularity = RecomputeGranularity;
   Granularity granularity = Granularity::none;
@@ -101,9 +102,9 @@ Var forward_part(Model&, Ctx&, const Batch&, const Recompute&, const ModelPart&,
 Var forward(Model&, Ctx&, const Batch&, const Recompute&);
 void release_head(Model&, Ctx&);
 
-// Frequencies of rotary embeddings with the model's scaling, in radians per position: [D / 2]. (rope.cc)
+// Returns frequencies of rotary embeddings with the model's scaling, in radians per position: [D / 2]. (rope.cc)
 std::vector<double> rope_frequencies(const ModelConfig&);
-// Cosines and sines at every position, as the op Rope reads them: [positions, D].
+// Returns cosines and sines at every position in the layout of the op Rope: [positions, D].
 std::vector<float> rope_table(const ModelConfig&, int64_t positions);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Which file implements which model family.
+// Maps model types to the files that implement their families.
 #include "model/families.h"
 
 namespace athanor {

@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// [Llama 3.1 release]: long wavelengths are stretched, short ones kept, those between blended.
+// [Llama 3.1 release]: long wavelengths are stretched, short ones kept, and those between are blended.
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double wavelength = 2 * M_PI / frequency, context = double(s.original_max_position_embeddings);
   const double smooth = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
@@ -20,7 +20,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
 double yarn_frequency(double frequency, int64_t i, const ModelConfig& m) {
   const RopeScaling& s = m.rope_scaling;
   const double dim = double(m.head_dim), context = double(s.original_max_position_embeddings);
-  // The dimension whose frequency makes `turns` full rotations within the original context.
+  // Returns the dimension whose frequency makes `turns` full rotations within the original context.
   const auto dimension_of = [&](double turns) {
     return dim * std::log(context / (turns * 2 * M_PI)) / (2 * std::log(m.rope_theta));
   };

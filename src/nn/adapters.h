@@ -1,5 +1,5 @@
-// LoRA adapters of a linear layer [Hu et al. 2021, "LoRA"]: y += scale x A^T B^T next to a frozen weight, with the same
-// GEMM ops as other layers.
+// LoRA adapters of a linear layer [Hu et al. 2021, "LoRA"]: y += scale x A^T B^T, added to the output of a frozen
+// weight, with the same GEMM ops as other layers.
 #pragma once
 #include "nn/layers.h"
 
@@ -17,8 +17,8 @@ bool drops_inputs(Net, const Linear&);
 Buffer dropped_input(Net, const Linear&, const Tensor& x);
 void drop_gradient(Net, const Linear&, const Tensor& dx);
 
-// Returns the buffer to which a layer adds the gradient of a parameter; for a frozen one, scratch memory that nobody
-// reads.
+// Returns the buffer to which a layer adds the gradient of a parameter; for a frozen parameter, scratch memory that
+// nothing reads.
 Buffer gradient_of(Net, Param);
 
 }  // namespace athanor

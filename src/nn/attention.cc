@@ -34,13 +34,13 @@ Tensor max_attention_logits(const Ctx& c, const AttentionShape& shape, int layer
 }
 
 Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
-  n.c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not this output
+  n.c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not qkv
   return qkv;
 }
 
 namespace {
 
-// Records the inverse rotation of the gradient of qkv as an op of its own.
+// Records the inverse rotation of the gradient of qkv as a separate op.
 Var rotated(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
   if (!cos_sin) return qkv;
   Var out = n.c.var(qkv.keep());
@@ -68,8 +68,7 @@ void add_sinks_gradient(Net n, const Tensor& dy, const Tensor& y, const Tensor& 
   n.c.run(AttentionSinksBwd{.dsinks = d.t, .dy = dy, .y = y, .lse = lse, .sinks = n.params.value(sinks)});
 }
 
-// With context parallelism or attention sinks y is computed by several launches, so that none of them can store its
-// amax.
+// With context parallelism or attention sinks several launches compute y, so none of them can store its amax.
 Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer, const Linear& reader,
               Param sinks) {
   Ctx& c = n.c;

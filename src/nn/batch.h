@@ -1,4 +1,4 @@
-// One micro-batch on the device: all inputs of a layer other than activations.
+// One micro-batch on the device: the inputs of layers other than activations.
 #pragma once
 #include <vector>
 
@@ -15,7 +15,7 @@ struct KvCache {
 struct Batch {
   Tensor tokens;     // [N] i32
   Tensor targets;    // [N] i32, -1 = ignored; absent when sampling
-  Tensor ahead;      // [N, m] i32: tokens further ahead that a row also predicts, -1 = none; training only, optional
+  Tensor ahead;      // [N, m] i32: later tokens that a row also predicts, -1 = none; training only, optional
   Tensor positions;  // [N] i32, position within the sequence or document
   Tensor previous;   // [N] i32: the preceding token of the sequence or document, vocab_size for the first one; only for
                      // models with smear, else absent

@@ -56,7 +56,7 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, co
   return v;
 }
 
-// The reductions over the whole vocabulary that DistilledCrossEntropy needs on tensor-parallel ranks.
+// Reductions over the whole vocabulary that DistilledCrossEntropy needs on tensor-parallel ranks.
 struct TeacherStats {
   Buffer all;        // [4, n] f32
   Tensor max, sums;  // views of `all`: [n] max of the teacher's logits, [3, n] DistillSums
@@ -148,7 +148,7 @@ Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float
   return ids;
 }
 
-// Distillation from cached logits. `part`: the whole vocabulary if this rank has it.
+// Distillation from cached logits. `part`: this rank's part of the vocabulary.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
   const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
   TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),
@@ -206,7 +206,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   CHECK(!distills || grad, "distillation is for training");
   CHECK(!distills || distills->kind != DistillLoss::uld || (!distills->teacher && !vocab),
         "sorted probabilities are compared with cached ones, on a rank that has the whole vocabulary");
-  CHECK(!distills || !batch.ahead, "a teacher beside targets further ahead");
+  CHECK(!distills || !batch.ahead, "a teacher with targets further ahead");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {

@@ -77,8 +77,8 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
   return own;
 }
 
-// The two pieces are computed one after the other: AttentionBwd writes (does not add) a key's gradients for one span,
-// and both pieces of a document see its first keys.
+// Computes the two pieces one after the other: AttentionBwd writes a key's gradients for one span instead of adding to
+// them, and both pieces of a document see its first keys.
 Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, Param sinks) {
   Ctx& c = n.c;
   CHECK(!batch.cache, "a key/value cache is of whole sequences");

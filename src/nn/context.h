@@ -17,7 +17,7 @@ struct ContextPart {
 
   int64_t all_rows() const { return sequences * length; }
   int64_t rows() const { return all_rows() / ranks; }
-  // Index, within whole sequences, of each row of each rank, in rank order.
+  // Returns, for each row of each rank in rank order, its index within whole sequences.
   std::vector<int32_t> rows_of_ranks() const;
   // Selects this rank's rows from values of the rows of whole sequences.
   template <class T>
@@ -28,9 +28,9 @@ struct ContextPart {
   }
   // Selects this rank's rows from `whole`, whose rows have row_bytes bytes.
   std::vector<std::byte> cut_rows(const std::vector<int32_t>& rows_of_ranks, const void* whole, size_t row_bytes) const;
-  // Spans of whole sequences as this rank's queries see them: one table for the first pieces and one for the second,
-  // each with as many rows as `whole`. Queries are counted from the start of the rank's first or second pieces; keys
-  // stay numbered as in whole sequences.
+  // Returns the spans of whole sequences for this rank's queries: one table for the first pieces and one for the
+  // second, each with as many rows as `whole`. Queries are numbered from the start of the rank's first or second
+  // pieces; keys are numbered as in whole sequences.
   std::vector<Span> cut(const std::vector<Span>& whole) const;
   int64_t piece_length() const { return length / (2 * ranks); }
 
@@ -38,19 +38,19 @@ struct ContextPart {
   int64_t piece(int64_t of_rank, int64_t half) const { return half == 0 ? of_rank : 2 * ranks - 1 - of_rank; }
 };
 
-// Attention sinks [H]: applies AttentionSinks to attention's output and log-sum-exp; computes the gradient of the
-// sinks. Both do nothing if there are no sinks.
+// Attention sinks [H]. add_sinks() applies AttentionSinks to attention's output and log-sum-exp; the other function
+// computes the gradient of the sinks. Both do nothing if there are no sinks.
 void add_sinks(Net, const Tensor& y, const Tensor& lse, Param sinks);
 void add_sinks_gradient(Net, const Tensor& dy, const Tensor& y, const Tensor& lse, Param sinks);
 
 // Subject of the collectives of a block: the block's name. Unit 0 is the embedding.
 inline std::string block_subject(Net n, int layer) { return n.params.units().at(size_t(layer) + 1)->name; }
 
-// Attention of this rank's queries to all keys. All-gathers keys and values in forward and again in backward, where
-// their gradients are reduce-scattered.
+// Attention of this rank's queries to all keys. Forward all-gathers keys and values; backward gathers them once more
+// and reduce-scatters their gradients.
 Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer, Param sinks);
 // Ring attention (nn/ring.h), in which no rank holds all keys: each rank sends its keys and values to the other ranks
-// in forward and again in backward, where their gradients are returned.
+// in forward and once more in backward, which returns their gradients.
 Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer, Param sinks);
 
 // Column blocks of packed qkv [N, (H + 2K) D].
@@ -63,7 +63,7 @@ inline Tensor values(const Tensor& kv, const AttentionShape& s) {
   return kv.columns(s.kv_heads * s.head_dim, kv.cols());
 }
 
-// The rows of the first (0) or the second (1) pieces of a tensor or span table.
+// Returns the rows of the first (0) or the second (1) pieces of a tensor or span table.
 inline Tensor half(const Tensor& t, int64_t which) {
   const int64_t rows = t.shape[0] / 2;
   return t.slice(which * rows, (which + 1) * rows);

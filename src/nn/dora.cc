@@ -23,8 +23,8 @@ void for_all_columns(const Adapters& all, int64_t columns, Fn&& fn) {
   if (at < columns) fn(at, columns, int64_t{-1});
 }
 
-// Adds the squared norms of rows [begin, end) of W + s B A of one part to `squares`. W's rows are outputs; in GPT-2's
-// order inputs.
+// Adds the squared norms of rows [begin, end) of one part's W + s B A to `squares`. W's rows are outputs, or inputs if
+// in_out (GPT-2's order).
 void add_squares(Net n, const Tensor& w, bool in_out, const Tensor& a, const Tensor& b, const Tensor& squares,
                  int64_t begin, int64_t end) {
   Ctx& c = n.c;
@@ -70,7 +70,7 @@ Buffer squared_norms(Net n, const Linear& layer) {
   return squares;
 }
 
-// y [+]= u m / norm [+ b] in columns with adapters, y [+]= u [+ b] in other columns.
+// y [+]= u m / norm [+ b] in columns with adapters; y [+]= u [+ b] in other columns.
 void scale_outputs(Net n, const Linear& layer, const Tensor& y, const DoraKept& kept, const Tensor& bias,
                    bool accumulate) {
   const Adapters& all = adapters_of(n, layer);

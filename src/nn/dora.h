@@ -8,7 +8,7 @@ namespace athanor {
 
 bool has_magnitudes(Net, const Linear&);
 
-// Values that backward needs.
+// Values saved for backward.
 struct DoraKept {
   Buffer u;        // [N, out]: outputs before scaling by m / norm
   Buffer h;        // h of run_adapters()

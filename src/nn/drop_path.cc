@@ -1,5 +1,5 @@
-// Dropout of residual branches in training: of whole sequences, stochastic depth [Huang et al. 2016], or of elements
-// [Srivastava et al. 2014].
+// Dropout of residual branches in training: drops whole sequences, which is stochastic depth [Huang et al. 2016], or
+// elements [Srivastava et al. 2014].
 #include <optional>
 #include <utility>
 

@@ -4,8 +4,8 @@
 namespace athanor {
 namespace {
 
-// Vocabulary-parallel: every token is looked up on one rank, and the first rank adds the positions, so that the sum
-// over ranks is bit-identical to that of one rank. The gradient is complete on all ranks, or gathered.
+// Vocabulary-parallel: each token is looked up on one rank, and the first rank adds the positions, so that the sum over
+// ranks is bit-identical to the result of one rank. The gradient is complete on all ranks, or gathered.
 Var look_up(Net n, const Tensor& tokens, const Tensor& positions, Param wte, Param wpe, const VocabPart& rows) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(wte);

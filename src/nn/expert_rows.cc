@@ -32,7 +32,7 @@ Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& ro
   return y;
 }
 
-// Finds where the rows of this rank's tokens are sent, and which rows are received.
+// Computes where the rows of this rank's tokens are sent, and which rows are received.
 void find_exchange(Ctx& c, const Moe& layer, int number, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
   const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
   CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",

@@ -1,11 +1,11 @@
-// Rows of tokens sorted by expert. With expert parallelism the rows come from all ranks of the group whose tokens chose
-// this rank's experts. Layers gather rows and sum over a token's rows without knowing on which rank an expert is.
+// Rows of tokens sorted by expert. With expert parallelism the rows come from the tokens of all ranks of the group that
+// chose this rank's experts. Layers gather rows and sum over a token's rows without knowing on which rank an expert is.
 #pragma once
 #include "nn/layers.h"
 
 namespace athanor {
 
-// Which rows belong to which expert. Small compared with the rows: kept from forward to backward.
+// Assignment of rows to experts. Small compared with the rows, so it is kept from forward to backward.
 struct ExpertRows {
   Buffer weights;                // [N, k] f32
   Buffer offsets, slots;         // this rank's experts and rows, from SortByExpert or ReceiveSlots
@@ -19,20 +19,21 @@ struct ExpertRows {
   int64_t count() const { return slots.t.numel(); }  // R
 };
 
-// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. number: the layer's. per_expert:
-// maximum number of an expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and
+// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. number: index of the layer. per_expert:
+// max number of rows of an expert, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and
 // the functions below together.
 ExpertRows expert_rows(Ctx&, const Moe&, int number, int64_t own_experts, Buffer weights, const Tensor& experts,
                        int64_t per_expert);
 // [N, C] -> [R, C], sorted by expert. Rows beyond those of the experts are undefined.
 Buffer to_experts(Ctx&, const ExpertRows&, const Tensor& x, std::string_view name);
-// out [N, C] = the sum of the rows of each token's kept choices, plus `add` if given.
+// out [N, C] = sum of the rows of each token's kept choices, plus `add` if given.
 void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, Buffer rows, const Tensor& add);
 
-// Rows on their way to the ranks of experts or back: the same two functions in halves, between which other work runs.
-// `overlaps`: the exchange overlaps what is launched until the second half.
+// Rows in transit to the ranks of experts or back: to_experts() and sum_of_experts(), each split into a send and a
+// receive half between which other work runs. `overlaps`: the exchange overlaps the work launched before the second
+// half.
 struct RowsSent {
-  Buffer sent, received;  // sent: empty without an exchange that overlaps
+  Buffer sent, received;  // sent: empty unless an exchange overlaps other work
   TensorPass pass = {};
 };
 RowsSent send_to_experts(Ctx&, const ExpertRows&, const Tensor& x, bool overlaps);

@@ -1,4 +1,4 @@
-// Sigmoid gates per row: for attention heads, and for the previous token's embedding.
+// Sigmoid gates, one per row: for attention heads, and for the previous token's embedding.
 #include <utility>
 
 #include "nn/adapters.h"

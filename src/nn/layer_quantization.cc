@@ -20,7 +20,7 @@ OperandRule LayerQuantization::rule(Operand operand) const {
   return spec_.low_precision ? recipe_.rule(operand) : OperandRule{};
 }
 
-// The dimension of the operand's matrix in memory that is the GEMM's K dimension.
+// Returns the dimension of the matrix in memory that is the K dimension of the operand's GEMM.
 int LayerQuantization::summed(Operand operand) const {
   const bool out_in = layer_.order == WeightOrder::out_in;
   switch (operand) {

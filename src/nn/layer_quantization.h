@@ -10,7 +10,8 @@ class LayerQuantization {
       : spec_(params.spec(layer.w)), recipe_(recipe), layer_(layer) {}
   LayerQuantization(Net n, const Linear& layer) : LayerQuantization(n.params, n.c.recipe, layer) {}
 
-  // The rule of an operand; Scaling::none in layers that are not quantized, and for operands that stay in 16 bits.
+  // Returns the rule of an operand; Scaling::none in layers that are not quantized, and for operands that stay in 16
+  // bits.
   OperandRule rule(Operand) const;
   bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
   Blocks blocks(Operand) const;
@@ -20,18 +21,18 @@ class LayerQuantization {
   // dimension contiguous. Weights are not transposed if forward and input-gradient GEMMs read the same values: a
   // transpose for each GEMM is cheaper than a second copy of all weights.
   bool transposed(Operand) const;
-  // True if quantizing x or dy also writes the operand of the weight-gradient GEMM: the transposed copy of the same
+  // True if quantizing x or dy also writes the operand of the weight-gradient GEMM: a transposed copy of the same
   // values, or transposed values with scales along the other dimension.
   bool both(Matrix) const;
-  // Returns tensors without memory for a matrix of this shape. both: with the transposed copy, see both().
+  // Returns tensors without memory for a matrix of this shape. both: includes the transposed copy, see both().
   QuantizedTensor like(Operand, const Shape&, bool both = false) const;
-  // Quantizes the matrix. largest: its amax, optional.
+  // Quantizes the matrix. amax: amax of the matrix, optional.
   void make(Ctx& c, Operand operand, const Tensor& matrix, const QuantizedTensor& quantized, Tensor amax = {}) const {
     c.run(quantize(c, operand, matrix, quantized, amax));
   }
   Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const QuantizedTensor&, Tensor amax = {}) const;
-  // Where the op that writes the layer's input x, or dy, stores its amax, [1] f32, so that quantizing need not compute
-  // it; empty if quantizing does not need it.
+  // Returns the [1] f32 to which the op that writes the layer's input x, or dy, stores its amax, so that quantizing
+  // need not compute it; empty if quantizing does not need it.
   Tensor amax(const Ctx&, Matrix) const;
 
  private:
@@ -41,10 +42,10 @@ class LayerQuantization {
   Linear layer_;
 };
 
-// The layer of a weight, without its bias.
+// Returns the layer of a weight, without its bias.
 Linear layer_of(const ParamStore&, Param weight);
-// Returns the quantized weight of this operand that Quantization::weights keeps, or no data. Where both GEMMs read the
-// same values, forward_w has them; where quantized weights are sharded, the ParamStore has the gathered ones.
+// Returns this operand's quantized weight, if Quantization::weights keeps it, else no data. If both GEMMs read the same
+// values, they are in forward_w; if quantized weights are sharded, the ParamStore has the gathered values.
 QuantizedTensor kept_quantized(Net, const Linear&, Operand);
 
 }  // namespace athanor

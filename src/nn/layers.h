@@ -1,6 +1,6 @@
-// Differentiable layers: each .cc has forward and backward of one family. Every function consumes its Vars and records
-// its backward on c.tape. With tensor parallelism the sizes named here are those of one rank's part; of the residual
-// stream a rank has all rows or, with sequence parallelism, a share (nn/rows.h).
+// Differentiable layers: each .cc has forward and backward of one family. Each function consumes its Vars and records
+// its backward on c.tape. With tensor parallelism the sizes named here are those of one rank's part. A rank has all
+// rows of the residual stream or, with sequence parallelism, a shard of them (nn/rows.h).
 #pragma once
 #include <optional>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace athanor {
 
-// Parameters of a model together with the context they are used in.
+// Parameters of a model, and the context in which layers use them.
 struct Net {
   Ctx& c;
   ParamStore& params;
@@ -31,13 +31,13 @@ struct Norm {
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
-// Embedding of the preceding token (Batch::previous), zeros where there is none: -> [N, C]
+// Embedding of the preceding token (Batch::previous), zeros if there is none: -> [N, C]
 Var previous_embedding(Net, const Batch&, Param wte);
 // x + b sigmoid(gate) z. x is optional; z [N, C] has as many groups of columns as gate [N, G]; b [1] is 1 if absent.
 Var gated_sum(Net, Var x, Var z, Var gate, Param b = {});
 // Adds the residual [N, out], optional, in the GEMM's epilogue.
 Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out]
-// -> (h, norm of h). reader: the only layer that reads the norm, or null; it may want the norm's amax.
+// -> (h, norm of h). reader: the only layer that reads the norm, or null; the reader may need the norm's amax.
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 // [N, C] -> [N, C], added to residual, which may be absent
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
@@ -62,32 +62,34 @@ struct Moe {
   RouterRule rule;
   float balance = 0, z = 0;  // weights of the router's own losses (RouteBwd)
 };
-// [N, C] -> [N, C], added to residual, or to what `shared`, if given, makes of it: shared experts, which compute while
-// rows are exchanged with other ranks.
+// [N, C] -> [N, C], added to residual or, if `shared` is given, to shared(residual), which adds the shared experts.
+// These compute while rows are exchanged with other ranks.
 Var moe(Net, Var x, const Moe&, int layer, Var residual, UniqueFn<Var(Var)> shared = {});
-Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
-// Rotates q and k in place. The backward of attention() with the same angles includes the inverse rotation, so only
-// attention() may follow, or layers that change v alone.
+// RMSNorm of each head of q and k, or of all their heads as one, of which tensor-parallel ranks have parts.
+enum class HeadsOfNorm : uint8_t { each, all_as_one };
+Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape, HeadsOfNorm);
+// Rotates q and k in place. The backward of attention() with the same angles includes the inverse rotation, so rope()
+// may only be followed by attention(), or by layers that change only v.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
-// rope(linear(x)), in one launch if the backend can
+// rope(linear(x)), in one launch if the backend fuses them.
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // [N, (H+2K)D] -> [N, H D]. cos_sin: angles of rope(), whose backward is included here; empty: q and k are not rotated.
-// reader: the only layer that reads the result. sinks [H], optional: AttentionSinks.
+// reader: the only layer that reads the result. sinks: [H], optional, see AttentionSinks.
 Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader,
               Param sinks = {});
 Tensor max_attention_logits(const Ctx&, const AttentionShape&,
-                            int layer);  // [H] f32 that attention raises to the max logits, or empty
+                            int layer);  // [H] f32: running max of logits; or empty
 
-// Current drop probability of a block's branches in training; 0 in evaluation.
+// Returns the current drop probability of a block's branches in training; 0 in evaluation.
 float drop_rate(const Ctx&, int layer);
-// Probability with which training drops elements of embeddings and residual branches; 0 in evaluation.
+// Returns the probability with which training drops elements of embeddings and residual branches; 0 in evaluation.
 float hidden_dropout(const Ctx&);
-// residual (optional) + branch / (1 - p), where whole sequences, or single elements, drop the branch with probability
-// p. The choice is f(seed, name, step, number of the sequence or element in the step).
+// residual (optional) + branch / (1 - p), where the branch is dropped for whole sequences, or for single elements, with
+// probability p. The random choice depends on (seed, name, step, index of the sequence or element in the step).
 enum class DropBy : uint8_t { sequence, element };
 Var drop_path(Net, Var residual, Var branch, DropBy, float p, const std::string& name);
-// The stream after a residual branch: branch(residual) adds the residual itself, branch({}) leaves that to dropout.
-// weight: the branch's last one, from whose name the random numbers follow.
+// Returns the residual stream after a branch: branch(residual) adds the residual itself; with branch({}) drop_path()
+// adds it. weight: the branch's last weight, whose name selects the random numbers.
 template <class Branch>
 Var add_branch(Net n, int layer, Var residual, Param weight, Branch&& branch) {
   const float of_sequences = drop_rate(n.c, layer), of_elements = hidden_dropout(n.c);
@@ -101,7 +103,8 @@ Var add_branch(Net n, int layer, Var residual, Param weight, Branch&& branch) {
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. With a
-// vocabulary-parallel head a rank has logits of its tokens of the vocabulary only; losses are complete on every rank.
+// vocabulary-parallel head a rank has only the logits of its tokens of the vocabulary; losses are complete on each
+// rank.
 struct Classifier {
   Param w;        // [Vp, C]
   int64_t vocab;  // V <= Vp, over all ranks
@@ -113,21 +116,21 @@ struct Classifier {
   Param b = {};               // [Vp], optional
   Tensor ahead_weights = {};  // [m] f32: weights of the losses of Batch::ahead
 };
-// A frozen teacher with the same vocabulary, complete on every rank.
+// A frozen teacher with the same vocabulary, complete on each rank.
 struct Teacher {
   ParamStore& params;
   Param w, b;     // its LM head; b optional
   Buffer x;       // [N, C of the teacher]: output of its final norm
   float softcap;  // soft-cap of the teacher's logits
 };
-// The teacher's k largest logits, read from a cache: TopLogits.
+// The teacher's k largest logits from a cache: see TopLogits.
 struct TeacherLogits {
   Tensor ids;     // [N, k] i32
   Tensor values;  // [N, k] f32
   Tensor rest;    // [N] f32
   size_t bytes() const { return ids ? ids.bytes() + values.bytes() + rest.bytes() : 0; }
 };
-// Distillation: the loss against a teacher, which is either a loaded model or its cached logits.
+// Distillation: the loss against a teacher, which is a loaded model or cached logits.
 struct Distillation {
   DistillLoss kind;  // see DistilledCrossEntropy and CachedDistilledCrossEntropy
   float temperature, ce_weight;
@@ -136,12 +139,11 @@ struct Distillation {
   TeacherLogits logits = {};  // used if there is no teacher
 };
 void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Distillation* = nullptr);
-// Writes the k largest logits of every row of x [N, C], chunk by chunk; no gradient. This rank must have the whole
-// head.
+// Writes the k largest logits of each row of x [N, C], chunk by chunk; no gradient. This rank must have the whole head.
 void top_logits(Net, const Buffer& x, const Classifier&, const TeacherLogits& out, float temperature);
-// Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. This rank must have the whole head.
+// Returns logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. This rank must have the whole head.
 Buffer logits(Net, Var x, Tensor rows, Param w, Param b = {});
-// Copies the first V columns of such logits to the host and soft-caps them as CrossEntropy does: out [n, V].
+// Copies the first V columns of the result of logits() to the host and soft-caps them as CrossEntropy does: out [n, V].
 void read_logits(Device&, const Tensor& z, float softcap, int64_t vocab, std::span<float> out);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// The linear layer: y = x W^T + b forward, both gradients backward.
+// The linear layer: forward y = x W^T + b, backward both gradients.
 #include <optional>
 #include <utility>
 
@@ -72,7 +72,7 @@ GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, co
 
 namespace {
 
-// y = x W^T, and gated.y = SwiGLU(y) if the backend fuses both; else the caller computes SwiGLU from y.
+// y = x W^T, and gated.y = SwiGLU(y) if the backend fuses both; otherwise the caller computes SwiGLU from y.
 void run_with_swiglu(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Gated& gated) {
   LinearGemm p = output_gemm(n, layer, y, x);
   p.op.epilogue = Epilogue::swiglu;
@@ -113,7 +113,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
       "linear.y",
       {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, all.t.rows()) : all.t.rows(), outputs_of(n, layer)});
   GemmOperand read = input_operand(n, layer, x, all);
-  if (coming.coming() > 0) read.coming = &coming;  // quantized operands have no rows to wait for
+  if (coming.coming() > 0) read.coming = &coming;  // quantized operands do not wait for rows
   all = {};
   const bool adapted = n.params.adapters(layer.w);
   Buffer h;       // h of run_adapters(), which adds to y before RoPE or SwiGLU is applied

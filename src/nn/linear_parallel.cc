@@ -14,7 +14,7 @@ Shared shared(Net n, const Linear& layer) { return shared(n.params, layer); }
 
 namespace {
 
-// True if a piece of an output [all rows, columns] is large enough for a GEMM of its own.
+// True if a piece of an output [all rows, columns] is large enough for a separate GEMM.
 bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
   const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
   return n.c.overlaps_sums && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);

@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// z = x W_up^T + b_up and y = gelu(z). Low-precision layers run them as two ops on every backend.
+// z = x W_up^T + b_up and y = gelu(z). Low-precision layers run two ops on every backend.
 void run_gelu_gemm(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
   LinearGemm p = output_gemm(n, up, y.t, x);
   if (p.a.is_quantized()) {
@@ -21,7 +21,7 @@ void run_gelu_gemm(Net n, const Linear& up, const Linear& down, Buffer& y, Tenso
   run(n.c, p);
 }
 
-// Uses the row pieces of forward: GEMMs of other sizes may use other algorithms, which round differently.
+// Uses the same row pieces as forward: GEMMs of other sizes may use other algorithms, which round differently.
 void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const GemmOperand& x, int pieces) {
   if (in_low_precision(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
   LinearGemm p = output_gemm(n, up, y, x);
@@ -51,8 +51,8 @@ void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buff
 
 namespace {
 
-// y = forward(x), elementwise, as a layer of its own: backward keeps x, from which selective recomputation computes y
-// again. backward(c, x, dy) writes dx in place over x or dy and returns it.
+// y = forward(x), elementwise, as a separate layer: backward keeps x, from which selective recomputation recomputes y.
+// backward(c, x, dy) writes dx in place over x or dy and returns it.
 template <class Forward, class Backward>
 Var element_wise(Ctx& c, const char* name, Var x, Buffer y, Forward forward, Backward backward) {
   forward(c, y, x.t());
@@ -82,7 +82,7 @@ Var gelu(Net n, Var z) {
       });
 }
 
-// f(x); gated: f(gate) up with x = [gate | up].
+// f(x), or with a gate f(gate) up, where x = [gate | up].
 Var activation(Net n, Var x, const Mlp& layer) {
   Buffer y = n.c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
   y.amax = wanted_amax(n, layer.down, Matrix::x);
@@ -102,8 +102,8 @@ Var activation(Net n, Var x, const Mlp& layer) {
 }  // namespace
 
 // z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
-// and y: y is cheap to recompute from z unless the GEMM computed it from sums before rounding. Frozen layers, and those
-// without a residual, run the three parts separately: their GEMMs lack the epilogues that are fused here.
+// and y: y is cheap to recompute from z unless the GEMM computed it from sums before rounding. Frozen layers, and
+// layers without a residual, run the three parts separately: their GEMMs lack the epilogues that are fused here.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   if (is_frozen(n, up) || !residual) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
   Ctx& c = n.c;
@@ -114,13 +114,13 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
   GemmOperand read_x = input_operand(n, up, x, all);
-  if (coming.coming() > 0) read_x.coming = &coming;  // quantized operands have no rows to wait for
+  if (coming.coming() > 0) read_x.coming = &coming;  // quantized operands do not wait for rows
   all = {};
   run_gelu_gemm(n, up, down, y, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
   read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);
-  GemmOperand kept;  // operand made of y
+  GemmOperand kept;  // operand made from y
   const Tensor amax = y.amax;
   {
     const bool keeps = c.recording() && !c.selective;
@@ -164,7 +164,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
 
 namespace {
 
-// [gate | up] = x W^T; gated.y = silu(gate) up, fused into the GEMM if the backend can.
+// [gate | up] = x W^T; gated.y = silu(gate) up, fused into the GEMM if the backend supports it.
 Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
   Var gate_up = linear(n, std::move(x), layer, &gated);
   if (gated.y) return gate_up;
@@ -174,7 +174,7 @@ Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
   return gate_up;
 }
 
-// SwiGLU as a layer of its own. Its gradient is passed to the backward of the GEMM, which keeps [gate | up].
+// SwiGLU as a separate layer. Its gradient is passed to the backward of the GEMM, which keeps [gate | up].
 Var swiglu(Net n, const Var& gate_up, Gated gated) {
   Ctx& c = n.c;
   Remake remake;  // recomputes the output from the input, which backward keeps anyway
@@ -191,13 +191,14 @@ Var swiglu(Net n, const Var& gate_up, Gated gated) {
   return out;
 }
 
-// The input-gradient GEMM whose epilogue turns the gradient of y into that of gate_up, in place, and recomputes y.
+// Returns the input-gradient GEMM whose epilogue converts the gradient of y into the gradient of gate_up, in place, and
+// recomputes y.
 LinearGemm gradient_through_swiglu(Net n, const Linear& down, Tensor y, const GemmOperand& dy) {
   LinearGemm p = input_gradient_gemm(n, down, y, dy);
   p.op.epilogue = Epilogue::swiglu_gradient;
   return p;
 }
-// True if the backend can fuse all of that into the GEMM.
+// True if the backend can fuse this epilogue into the GEMM.
 bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
   if (in_low_precision(n, down) || is_frozen(n, down)) return false;
   Buffer dy;
@@ -207,8 +208,8 @@ bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
 
 }  // namespace
 
-// y = silu(gate) up with [gate | up] = x W^T, out = y W_down^T + residual. Backward keeps x and [gate | up]. It also
-// keeps y, except with recomputation or if the GEMM of y's gradient recomputes y anyway.
+// y = silu(gate) up with [gate | up] = x W^T, out = y W_down^T + residual. Backward keeps x and [gate | up], and also
+// y, unless y is recomputed or the GEMM of y's gradient recomputes it anyway.
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual) {
   Ctx& c = n.c;
   Gated g{.reader = down};
@@ -227,7 +228,7 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
     const Buffer all_d = rows.take();
     Buffer y = cc.alloc("swiglu.y again", half);
     LinearGemm p = gradient_through_swiglu(net, down, y.t, {.data = all_d, .scales = {}, .coming = &rows});
-    p.op.aux = kept.t;  // overwritten: it has no later reader
+    p.op.aux = kept.t;  // overwritten, since nothing reads it later
     run(cc, p);
     (void)run_weight_gradient(net, down, all_d, {.data = std::move(y), .scales = {}});
     cc.put(sg, std::move(kept));

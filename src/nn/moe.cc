@@ -13,7 +13,7 @@ struct Routes {
   Buffer experts;  // [N, k] i32
   Buffer kept;     // output of DropChoices for whole sequences; empty if no choice is dropped
   ExpertRows rows;
-  RowsSent gradients;  // backward: gradients of the output on their way to the experts
+  RowsSent gradients;  // backward: gradients of the output, in transit to the experts
 };
 
 // Number of experts on this rank.
@@ -45,12 +45,12 @@ Buffer rows_of_rank(Ctx& c, const Buffer& all) {
   return own_rows(c, own);
 }
 
-// Number of tokens in each sequence of rows_of_sequences().
+// Number of tokens in each of the sequences of rows_of_sequences().
 int64_t sequence_length(const Ctx& c) {
   return c.routing.context_rows ? c.routing.sequence * c.mesh.context().size() : c.routing.sequence;
 }
 
-// Drops choices beyond the experts' capacity. Returns the maximum number of rows that an expert keeps.
+// Drops choices beyond the experts' capacity. Returns the max number of rows that an expert keeps.
 int64_t drop_choices(Ctx& c, const Moe& layer, Routes& r, const Buffer& weights) {
   const Buffer all = rows_of_sequences(c, r.experts), all_weights = rows_of_sequences(c, weights);
   r.kept = c.alloc("moe.kept", DType::i32, all.t.shape);
@@ -122,7 +122,7 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
   return rows_of_rank(c, dlogits);
 }
 
-// Adds to the gradient of the router's weights, and the gradient of the router's input to dx.
+// Adds to the gradient of the router's weights, and adds the gradient of the router's input to dx.
 void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x,
                           const Buffer& dweights) {
   Ctx& c = n.c;
@@ -167,12 +167,12 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer 
 
 }  // namespace
 
-// A token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
-// W_gate_up,e_j x. In training with a capacity the sum is over the kept choices; their weights stay as they are. The
-// weight multiplies the activation, not the expert's output, so that backward need not keep the output. Backward keeps
-// x, [gate | up] and the routes, and recomputes the rest. Shared experts compute while the rows of the output are sent
-// back, and in backward while the rows of its gradient are sent: their functions on the tape are between those of the
-// experts and of the sum.
+// For a token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
+// W_gate_up,e_j x. In training with a capacity the sum is over the kept choices, without renormalizing their weights.
+// The weight multiplies the activation, not the expert's output, so that backward need not keep the output. Backward
+// keeps x, [gate | up] and the routes, and recomputes the rest. Shared experts compute while the rows of the output are
+// sent back, and in backward while the rows of its gradient are sent: their functions on the tape are between those of
+// the experts and those of the sum.
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(Var)> shared) {
   Ctx& c = n.c;
   const bool overlaps = shared && c.overlaps_sums && c.mesh.experts().size() > 1;

@@ -9,7 +9,7 @@ Tensor gain_of(const ParamStore& params, const Norm& norm, int64_t size) {
   return {norm.ones->data, norm.ones->dtype, {size}};
 }
 
-// The buffer to which the op adds the gain's gradient: the parameter's, or scratch memory that nobody reads.
+// Buffer to which the op adds the gain's gradient: the parameter's gradient, or scratch memory that nothing reads.
 struct GainGradient {
   Buffer buffer;
   Tensor t;
@@ -76,35 +76,66 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
   return {std::move(vh), std::move(vy)};
 }
 
-Var qk_norm(Net n, Var qkv, const Norm& q, const Norm& k, AttentionShape shape) {
+namespace {
+
+// The heads that the ops of qk_norm() see, and of how many tensor-parallel ranks each is.
+struct NormedHeads {
+  int64_t heads, kv_heads, head_dim;
+  int64_t ranks = 1;
+};
+
+NormedHeads normed_heads(const ParamStore& params, const AttentionShape& shape, HeadsOfNorm heads) {
+  if (heads == HeadsOfNorm::each) return {shape.heads, shape.kv_heads, shape.head_dim};
+  CHECK(shape.heads == shape.kv_heads, "all ", shape.heads, " query heads as one, and ", shape.kv_heads, " key heads");
+  return {1, 1, shape.head_dim * shape.heads, params.tensor().ranks};
+}
+
+// Runs the op, whose sums are then those of all ranks that have parts of a head; empty if there are no others.
+Buffer sums_of_heads(Net n, const Norm& q, const NormedHeads& of, QkNormSums op) {
+  if (of.ranks == 1) return {};
+  const CollectiveSubject subject(n.params.spec(q.w).name);
+  Buffer sums = n.c.alloc("qk_norm.sums", DType::f32, {op.x.rows(), of.heads + of.kv_heads});
+  op.sums = sums.t, op.heads = of.heads, op.kv_heads = of.kv_heads;
+  n.c.run(op);
+  n.c.tensor_sum(sums.t);
+  return sums;
+}
+
+// Completes the op and runs it.
+void run_qk_norm_gradient(Net n, const Norm& q, const Norm& k, const NormedHeads& of, QkNormBwd op) {
+  op.wq = gain_of(n.params, q, of.head_dim), op.wk = gain_of(n.params, k, of.head_dim);
+  op.heads = of.heads, op.kv_heads = of.kv_heads, op.parts = of.ranks;
+  const GainGradient dwq(n.c, n.params, q, of.head_dim), dwk(n.c, n.params, k, of.head_dim);
+  const Buffer sums = sums_of_heads(n, q, of, {.dy = op.dy, .x = op.x, .wq = op.wq, .wk = op.wk});
+  op.dwq = dwq.t, op.dwk = dwk.t, op.sums = sums.t;
+  n.c.run(op);
+}
+
+}  // namespace
+
+Var qk_norm(Net n, Var qkv, const Norm& q, const Norm& k, AttentionShape shape, HeadsOfNorm heads) {
   Ctx& c = n.c;
+  const NormedHeads of = normed_heads(n.params, shape, heads);
+  const Tensor wq = gain_of(n.params, q, of.head_dim), wk = gain_of(n.params, k, of.head_dim);
   Buffer y = c.alloc("qk_norm.y", qkv.t().shape);
-  Buffer rstd = c.alloc("qk_norm.rstd", DType::f32, {qkv.t().rows(), shape.heads + shape.kv_heads});
+  Buffer rstd = c.alloc("qk_norm.rstd", DType::f32, {qkv.t().rows(), of.heads + of.kv_heads});
+  const Buffer sums = sums_of_heads(n, q, of, {.x = qkv.t(), .wq = wq, .wk = wk});
   c.run(QkNormFwd{.y = y.t,
                   .rstd = rstd.t,
                   .x = qkv.t(),
-                  .wq = gain_of(n.params, q, shape.head_dim),
-                  .wk = gain_of(n.params, k, shape.head_dim),
-                  .heads = shape.heads,
-                  .kv_heads = shape.kv_heads,
-                  .eps = q.eps});
+                  .wq = wq,
+                  .wk = wk,
+                  .heads = of.heads,
+                  .kv_heads = of.kv_heads,
+                  .eps = q.eps,
+                  .sums = sums.t,
+                  .parts = of.ranks});
   Var out = c.var(std::move(y));
-  c.record("qk_norm",
-           [&params = n.params, x = qkv.keep(), rstd, q, k, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
-             Buffer dy = cc.take(s), dx = cc.alloc("qk_norm.dx", x.t.shape);
-             const GainGradient dwq(cc, params, q, shape.head_dim), dwk(cc, params, k, shape.head_dim);
-             cc.run(QkNormBwd{.dx = dx.t,
-                              .dwq = dwq.t,
-                              .dwk = dwk.t,
-                              .dy = dy.t,
-                              .x = x.t,
-                              .rstd = rstd.t,
-                              .wq = gain_of(params, q, shape.head_dim),
-                              .wk = gain_of(params, k, shape.head_dim),
-                              .heads = shape.heads,
-                              .kv_heads = shape.kv_heads});
-             cc.put(sx, std::move(dx));
-           });
+  c.record("qk_norm", [&params = n.params, x = qkv.keep(), rstd, q, k, of, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+    Buffer dy = cc.take(s), dx = cc.alloc("qk_norm.dx", x.t.shape);
+    run_qk_norm_gradient({cc, params}, q, k, of, {.dx = dx.t, .dy = dy.t, .x = x.t, .rstd = rstd.t});
+    cc.put(sx, std::move(dx));
+  });
   return out;
 }
 

@@ -61,8 +61,8 @@ GemmOperand operand_of_weight_gradient(Net n, const Linear& layer, const Buffer&
   return same || forward.transposed_copy.t ? transpose_of(forward) : operand_of(n, layer, Operand::weight_x, x);
 }
 
-// Forward quantizes x for backward, so that x need not be kept. Exceptions: backward has x anyway, or this rank has
-// only some rows of x, which backward gathers again; then backward quantizes x.
+// Forward quantizes x for backward, so that x need not be kept, except if backward has x anyway, or if this rank has
+// only some rows of x, which backward gathers once more; then backward quantizes x.
 bool SavedInput::keeps_quantized(Net n, const Linear& layer, const Var& x) {
   const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
   return LayerQuantization(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
@@ -94,7 +94,7 @@ ScaledGemm of_quantized(const LinearGemm& p) {
           .fast = p.fast};
 }
 
-// Runs the epilogue as an op of its own.
+// Runs the epilogue as a separate op.
 void run_int8(Ctx& c, const LinearGemm& p) {
   in_parts(p.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>)

@@ -39,7 +39,7 @@ ContextPass pass(Ctx& c, const Ring& ring, std::pair<int64_t, Tensor> out, std::
   return c.begin_pass(to, from, most);
 }
 
-// Yields this rank's keys and values, then in each hop those of another rank.
+// Returns this rank's keys and values first, then in each hop those of another rank.
 class PassedKeys {
  public:
   PassedKeys(Ctx& c, const Ring& ring, const Tensor& own) : ring_(ring), hops_(ring.hops()), own_(own) {
@@ -60,8 +60,8 @@ class PassedKeys {
   }
 
  private:
-  // Starts the next hop. After the first call of next() the first hop is already running, so the one to start is number
-  // at_, counted from 1.
+  // Starts the next hop. When next() is called for the second time, the first hop is already running, so the hop to
+  // start is number at_, counted from 1.
   void begin(Ctx& c) {
     const size_t number = at_ == 0 ? 0 : at_ - 1;
     const int64_t hop = hops_[number], to = ring_.after(hop), from = ring_.before(hop);
@@ -79,7 +79,8 @@ class PassedKeys {
   size_t at_ = 0;
 };
 
-// Sends gradients of other ranks' keys and values to their owners, and receives those of this rank's own.
+// Sends gradients of other ranks' keys and values to their owners, and receives the gradients of this rank's keys and
+// values.
 class GradientsHome {
  public:
   GradientsHome(Ctx& c, const Ring& ring, const Tensor& like) : ring_(ring) {
@@ -108,7 +109,7 @@ class GradientsHome {
   bool under_way_ = false;
 };
 
-// The span tables, in the order in which they are used.
+// Span tables, in the order in which they are used.
 class Tables {
  public:
   Tables(const Tensor& spans, const Ring& ring) : spans_(spans), rows_(spans.shape[0] / ring.tables()) {}
@@ -157,8 +158,8 @@ std::vector<int64_t> Ring::hops() const {
 
 std::vector<Ring::Pair> Ring::own_pairs() const { return {{0, 0, 0.5}, {1, 0, 1}, {1, 1, 0.5}}; }
 
-// Both pieces of this rank see a lower rank's first pieces only. A higher rank's pieces are both seen by this rank's
-// second pieces only.
+// Both pieces of this rank see only a lower rank's first pieces. Both pieces of a higher rank are seen only by this
+// rank's second pieces.
 std::vector<Ring::Pair> Ring::pairs(int64_t hop) const {
   if (before(hop) < rank) return {{0, 0, 1}, {1, 0, 1}};
   return {{1, 0, 1}, {1, 1, 1}};

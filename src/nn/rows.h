@@ -13,21 +13,21 @@ namespace athanor {
 constexpr int kMostRowPieces = 4;
 
 bool shares_rows(const Ctx&);
-// Number of rows of the stream on this rank, out of `all`.
+// Number of rows of the residual stream on this rank, out of `all`.
 int64_t rows_of_stream(const Ctx&, int64_t all);
-// The rows of piece `i` of `pieces`; pieces are equal if the number divides the rows.
+// Returns the rows of piece `i` of `pieces`, which are equal if `pieces` divides the number of rows.
 Tensor piece_of(const Tensor&, int pieces, int i);
 
-// All rows of a tensor of the residual stream: all-gathered, or the tensor itself.
+// All rows of a tensor of the residual stream: all-gathered, or the tensor itself if a rank has all rows.
 class RowsOfAll {
  public:
   RowsOfAll() = default;
   explicit RowsOfAll(Buffer all) : all_(std::move(all)) {}  // rows that need no gather
-  // beside: the gather overlaps what is launched until it is waited for.
+  // overlapped: the gather overlaps work launched before the wait.
   RowsOfAll(Ctx&, const Buffer& own, bool overlapped);
   Buffer take() { return std::move(all_); }          // [N, C], whose rows may still be arriving
-  int coming() const { return pieces_ - arrived_; }  // number of pieces that were not waited for
-  // Waits for the next piece, and returns its number.
+  int coming() const { return pieces_ - arrived_; }  // number of pieces not yet waited for
+  // Waits for the next piece and returns its index.
   int wait(Ctx&);
   Buffer get(Ctx&);  // waits for all rows
 
@@ -37,7 +37,7 @@ class RowsOfAll {
   int pieces_ = 0, arrived_ = 0;
 };
 
-// All-gathers rows at once; and selects this rank's rows of all rows.
+// all_rows() all-gathers rows without overlap; own_rows() selects this rank's rows of all rows.
 Buffer all_rows(Ctx&, const Buffer& own);
 Buffer own_rows(Ctx&, const Buffer& all);
 
@@ -49,12 +49,12 @@ class PartsOfRows {
   PartsOfRows(Ctx&, Tensor own, int pieces);                            // own: rows of some pieces of the result
   const Tensor& t() const { return workspace_ ? workspace_.t : own_; }  // [N, C]
   void add_up(Ctx&);                                                    // reduces over the ranks into the result
-  void begin(Ctx&);  // starts add_up() so that it overlaps what is launched until end()
+  void begin(Ctx&);  // starts add_up(), which overlaps work launched before end()
   void end(Ctx&);
 
  private:
   Tensor own_;
-  Buffer workspace_;  // empty if every rank has all rows: then the result itself holds the partial sums
+  Buffer workspace_;  // empty if each rank has all rows: then the result itself holds the partial sums
   std::array<TensorPass, kMostRowPieces> passes_;
   int pieces_ = 1;
 };

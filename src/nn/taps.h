@@ -9,7 +9,7 @@ namespace athanor {
 
 struct ValueTerm;
 
-// A value that is kept for later readers. Their gradients are summed in the order in which backward meets them, and are
+// A value kept for later readers. Their gradients are summed in the order in which backward processes them; the sum is
 // added to the value's own gradient where the tap was set.
 class Tap {
  public:
@@ -30,8 +30,8 @@ class Tap {
   std::shared_ptr<State> state_;  // shared with the tape, which outlives the forward pass
 };
 
-// The taps of one forward pass. They are set between blocks, never inside one, because recomputation may run a block
-// twice; the exception is the first block's values.
+// Taps of one forward pass. They are set between blocks, never inside one, because recomputation may run a block twice;
+// the only exception is the first block's values.
 struct Taps {
   Tap embedding;
   std::vector<Tap> blocks;      // block outputs that are read later; empty for other blocks
@@ -40,16 +40,16 @@ struct Taps {
 };
 
 Var set_tap(Ctx&, Var h, Tap&);  // returns h itself
-// a x + b z of a tap's value z; a and b [1] are optional parameters, 1 where absent.
+// a x + b z, where z is the tap's value; a and b [1] are optional parameters, 1 if absent.
 Var scaled_sum(Net, Var x, Param a, const Tap& z, Param b);
 
 // Looks up the batch's tokens in a table [V, K D]; with tensor parallelism a rank has the columns of its heads.
 void tap_rows(Net, const Batch&, Param table, Tap&);
-// A tap that set_values() sets inside a block, which recomputation may run twice.
+// Returns a tap that set_values() sets inside a block, which recomputation may run twice.
 Tap values_to_come();
 Var set_values(Ctx&, Var qkv, const AttentionShape&, const Tap&);  // returns qkv [N, (H + 2K) D] itself
 
-// One term added to attention's v: v becomes own v + factor scale sigmoid(gate) other.
+// Term added to attention's v: v becomes own v + factor scale sigmoid(gate) other.
 struct ValueTerm {
   const Tap& other;   // [N, K D]
   Param own, factor;  // [1], optional; 1 if absent

@@ -1,4 +1,4 @@
-// Adafactor's ops [Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", alg. 4]: the
+// Ops of Adafactor [Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", alg. 4]: the
 // second moments of a matrix, factored into row and column means, and update clipping.
 #pragma once
 #include <cmath>
@@ -59,7 +59,7 @@ struct FactoredMoments {
 struct ClipFactors {
   struct Part {
     Tensor factors;       // [R] f32
-    Tensor sums;          // [S, R] f64: S partial sums per row of squares of what its factor multiplies
+    Tensor sums;          // [S, R] f64: S partial sums per row of the squares that the row's factor scales
     int64_t columns = 1;  // elements per row
   };
   std::vector<Part> parts = std::vector<Part>(1);
@@ -98,7 +98,7 @@ ATHANOR_HOST_DEVICE FactoredScalars factored_scalars(const Op& op, const StepSta
   return {1 - rest, rest, double(s.grad_scale) * double(s.grad_scale)};
 }
 
-// Sum of the `count` partial sums of row or column i, in order; sums is [count, n].
+// Returns the sum of the `count` partial sums of row or column i, in order; sums is [count, n].
 inline ATHANOR_HOST_DEVICE double added(const double* sums, int64_t count, int64_t n, int64_t i) {
   double sum = 0;
   for (int64_t k = 0; k < count; ++k) sum += sums[k * n + i];

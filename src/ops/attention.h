@@ -23,11 +23,12 @@ struct AttentionShape {
   SparsePattern sparse = {};  // not with a window; positions are then at least 0
 };
 
-// First position whose query does not see the key at position k any more, by window or sparse pattern.
+// Returns the position of the first query that no longer sees the key at position k, because of window or sparse
+// pattern.
 ATHANOR_HOST_DEVICE inline int64_t unseen_from(const AttentionShape& s, int64_t k) {
   return s.window ? k + s.window : seen_until(s.sparse, k);
 }
-// Fraction of the query-key pairs of a span of `keys` keys that are visible, for cost(). seen: without a sparse
+// Returns the visible fraction of the query-key pairs of a span of `keys` keys, for cost(). seen: without a sparse
 // pattern.
 inline double visible_fraction(const AttentionShape& s, double seen, double keys) {
   if (s.sparse.group == 0 || keys < 1) return seen;
@@ -39,7 +40,7 @@ inline bool valid_pattern(const AttentionShape& s) {
   return p.group == 0 ? p.summary == 0 : s.window == 0 && p.summary >= 0 && p.summary < p.group;
 }
 
-// Checks the inputs that AttentionFwd and AttentionBwd have in common.
+// Checks the inputs common to AttentionFwd and AttentionBwd.
 template <class Op>
 void expect_inputs(Expect& e, const Op& op) {
   const AttentionShape& shape = op.shape;
@@ -65,7 +66,7 @@ struct AttentionFwd {
   // Optional [H] f32: becomes max(itself, the head's visible scores after scale and softcap). NaN scores are ignored.
   Tensor top = {};
   double seen = 0.5;  // for cost(): fraction of the query/key pairs of a span that are visible
-  Tensor amax = {};   // optional [1] f32: amax of y, as in ops/norm.h
+  Tensor amax = {};   // optional [1] f32: amax of y; see ops/norm.h
   static constexpr const char* kName = "attention_fwd";
   std::array<Field, 8> fields() {
     return {{{"y", Io::out, &y},
@@ -102,7 +103,7 @@ struct AttentionBwd {
   Tensor spans;       // [S, 6] i32
   AttentionShape shape;
   Tensor cos_sin = {};    // [P, D] f32, as in Rope; if absent, dq and dk are the gradients of q and k themselves
-  Tensor positions = {};  // with cos_sin: [Nq] i32, each < P; for queries and keys, so Nk = Nq
+  Tensor positions = {};  // with cos_sin only: [Nq] i32, each < P, of queries and keys, so Nk = Nq
   double seen = 0.5;      // as in forward
   static constexpr const char* kName = "attention_bwd";
   std::array<Field, 12> fields() {
@@ -178,8 +179,8 @@ struct Rope {
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 
-// Defines AttentionBwd with `cos_sin`: run() gets the op without it, then inverse Rope on the rounded dq and dk; a
-// single Rope for both if the columns of dk follow those of dq.
+// Defines AttentionBwd with `cos_sin`: run() gets the op without cos_sin, then inverse Rope on the rounded dq and dk;
+// one Rope for both if the columns of dk follow those of dq.
 template <class Run>
 void in_parts(const AttentionBwd& op, Run&& run) {
   AttentionBwd plain = op;

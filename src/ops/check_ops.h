@@ -1,6 +1,6 @@
-// CheckOps: a backend that runs every op twice from the same inputs, on the tested backend and on a reference, and
-// keeps the largest difference of every output. The run continues with the tested backend's results, so an error is
-// reported where it occurs and does not accumulate. The reference runs on the host; inputs on other devices are copied.
+// CheckOps: a backend that runs each op twice from the same inputs, on the tested backend and on a reference, and keeps
+// the largest difference of each output. The run continues with the tested backend's results, so an error is reported
+// where it occurs and does not accumulate. The reference runs on the host; inputs on other devices are copied.
 #pragma once
 #include <cstddef>
 #include <deque>
@@ -28,15 +28,14 @@ class CheckOps final : public Decorated<CheckOps> {
 
   CheckOps(Ops& work, Device& device, Ops& reference) : work_(work), device_(device), reference_(reference) {}
   const Ops& inner() const { return work_; }
-  // Its parts are compared: iterations amplify differences.
+  // Compares Orthogonalize part by part, since its iterations amplify differences.
   using Decorated::fuses;
   bool fuses(const Orthogonalize&) const override { return false; }
 
   template <class Op>
   void on(const Op& op, void* scratch) {
     ++launches_;
-    Op expected =
-        op;  // writes to copies of the outputs; its inputs are read before the tested backend may overwrite them
+    Op expected = op;  // writes to copies of outputs; its inputs are read before the tested backend overwrites them
     std::deque<std::vector<std::max_align_t>> memory;
     const auto to_host = [&](Op& of, bool inputs) {
       for (const Field& f : of.fields())
@@ -57,7 +56,7 @@ class CheckOps final : public Decorated<CheckOps> {
   }
 
   const std::vector<Worst>& worst() const { return worst_; }
-  bool passed() const;         // every output of every launch within tolerance
+  bool passed() const;         // true if each output of each launch is within tolerance
   std::string report() const;  // one line per op and tensor, failures marked
 
  private:

@@ -18,7 +18,8 @@ double widen(T x) {
   return double(to_float(x));
 }
 
-// Absolute difference: 0 for equal values and for two NaNs; infinite if they differ and either is NaN or infinite.
+// Returns the absolute difference: 0 for equal values and for two NaNs; infinite if they differ and either is NaN or
+// infinite.
 double distance(double got, double want) {
   if (got == want || (std::isnan(got) && std::isnan(want))) return 0;
   const double d = std::abs(got - want);
@@ -70,9 +71,9 @@ Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
     case DType::f32:
-      return {1e-11, 3e-5};  // a sum of 1e3 terms in f32 has a relative error of some 1e-6
+      return {1e-11, 3e-5};  // a sum of 1e3 terms in f32 has a relative error of about 1e-6
     case DType::f16:
-      return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
+      return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach about 4 rms
     case DType::bf16:
       return {2e-5, 1e-1};  // half an ulp is 2^-8
     case DType::i16: {      // remainders are the last bits of f32; tests that depend on them compare bits

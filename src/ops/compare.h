@@ -14,11 +14,12 @@ struct Tolerance {
 // number of elements.
 double rounding(DType);
 
-// THE table of tolerances, by dtype of the compared tensor: how far backends may differ because they sum in another
-// order, in f32 instead of double, or round 16-bit intermediates. Integers and bytes must be equal.
+// The table of tolerances, by dtype of the compared tensor: how far backends may differ because they sum in another
+// order, compute in f32 instead of double, or round 16-bit intermediates. Integers and bytes must be equal.
 Tolerance tolerance_of(DType);
 
-// Tolerance of an op's result: the op's own `Tolerance tolerance(DType) const` if it has one, else that of the dtype.
+// Returns the tolerance of an op's result: the op's own `Tolerance tolerance(DType) const` if it has one, else that of
+// the dtype.
 template <class Op>
 Tolerance tolerance_of(const Op& op, DType dtype) {
   if constexpr (requires { op.tolerance(dtype); }) {

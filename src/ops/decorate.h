@@ -1,4 +1,4 @@
-// Decorators: backends that wrap backends. Decorated<D> implements every op through a single template member D::on(op,
+// Decorators: backends that wrap backends. Decorated<D> implements every op through one template member D::on(op,
 // scratch). It forwards scratch sizes and the fusion queries to D::inner(); if that is not a backend, nothing is fused.
 // Orthogonalize runs in parts, each through D::on(), unless D::inner() fuses it.
 #pragma once
@@ -52,7 +52,7 @@ struct Decorated : Ops {
   }
   size_t scratch_of_whole(const Orthogonalize& op) const {
     if constexpr (kMayFuse<Orthogonalize>)
-      return static_cast<const D*>(this)->inner().scratch(op);  // enough for the parts, too
+      return static_cast<const D*>(this)->inner().scratch(op);  // enough for each part, too
     else
       return scratch_of_parts(op, *this);
   }
@@ -89,8 +89,8 @@ Launch launch_of(const Op& op, const Ops& ops) {
   return launch;
 }
 
-// The backend of a dry run: launches nothing, collects the ops that a backend may autotune and, if requested, every
-// launch. Scratch sizes are those of the real backend.
+// Backend of a dry run: launches nothing, collects the ops that a backend may autotune and, if requested, every launch.
+// Scratch sizes are those of the real backend.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}

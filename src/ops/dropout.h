@@ -13,7 +13,7 @@ namespace athanor {
 struct Dropout {
   Tensor y, x;   // [N, C]; y may be x
   Tensor state;  // StepState; only the step number is read
-  Tensor first;  // [1] i64: index of row 0 among all rows of the step, over ranks and micro-batches
+  Tensor first;  // [1] i64: index of row 0 among all rows of the step, over all ranks and micro-batches
   uint64_t seed = 0, stream = 0;
   float p = 0;
   static constexpr const char* kName = "dropout";
@@ -41,7 +41,7 @@ struct StochasticDepth {
   StochasticDepthMode mode = StochasticDepthMode::linear;
 };
 
-// Maps the rows of a micro-batch on this rank to sequences: row i belongs to sequence (row + i) / length % sequences.
+// Maps rows of a micro-batch on this rank to sequences: row i belongs to sequence (row + i) / length % sequences.
 struct SequenceRows {
   int64_t sequences = 1;     // sequences in the micro-batch
   int64_t length = 1;        // consecutive rows of one sequence
@@ -62,11 +62,11 @@ struct DropPath {
   Tensor first;          // [1] i64, as in Dropout
   uint64_t seed = 0, stream = 0;
   float p = 0;
-  bool elements = false;  // then rows.row alone is read of `rows`: the rows of a step have one order
+  bool elements = false;  // if true, only `row` of `rows` is read, since a step's rows have one order
   SequenceRows rows = {};
   static constexpr const char* kName = "drop_path";
 
-  // The factor of x in column c of row i. stream_of_step: Dropout::stream_at(). columns: C.
+  // Returns the factor of x in column c of row i. stream_of_step: Dropout::stream_at(). columns: C.
   ATHANOR_HOST_DEVICE float factor(uint64_t stream_of_step, int64_t first_row, int64_t i, int64_t c,
                                    int64_t columns) const {
     const int64_t number =

@@ -21,7 +21,7 @@ struct DynamicMap {
 
 namespace dynamic_map {
 
-// The smallest f32 >= x.
+// Returns the smallest f32 >= x.
 constexpr float rounded_up(double x) {
   const auto nearest = float(x);
   if (double(nearest) >= x) return nearest;
@@ -50,7 +50,7 @@ constexpr DynamicMap make(bool is_signed) {
 
 inline constexpr DynamicMap kSignedMap = dynamic_map::make(true), kUnsignedMap = dynamic_map::make(false);
 
-// Index of the value nearest to x in [-1, 1]; ties go to the larger index. bound: DynamicMap::bound.
+// Returns the index of the value nearest to x in [-1, 1]; ties go to the larger index. bound: DynamicMap::bound.
 ATHANOR_HOST_DEVICE inline uint8_t nearest_code(const float* bound, float x) {
   int code = 0;
   // Multiplies instead of branching: branches on x are unpredictable.

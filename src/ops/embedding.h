@@ -1,11 +1,11 @@
-// Token and learned position embeddings, and gathering and scattering of rows.
+// Token and learned position embeddings; gathering and scattering of rows.
 #pragma once
 #include "ops/op.h"
 #include "ops/vocab_part.h"
 
 namespace athanor {
 
-// y[i] = wte[tokens[i]] (+ wpe[positions[i]]). With `part`, wte has the rows of this vocabulary shard only; other
+// y[i] = wte[tokens[i]] (+ wpe[positions[i]]). With `part`, wte has only the rows of this vocabulary shard; other
 // tokens give 0.
 struct EmbeddingFwd {
   Tensor y;                  // [N, C]
@@ -34,7 +34,7 @@ struct EmbeddingFwd {
 };
 
 // dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads. With `part`,
-// dwte has the rows of this vocabulary shard only; other tokens are ignored. Sums are in f32. A bf16 row is rounded
+// dwte has only the rows of this vocabulary shard; other tokens are ignored. Sums are in f32. A bf16 row is rounded
 // when it is stored: once, or on a GPU twice if the rows of its token are not within one block of 16 sorted rows.
 struct EmbeddingBwd {
   Tensor dwte, dwpe;         // [V, C], [P, C] f32 or bf16, accumulate; dwpe optional

@@ -46,7 +46,7 @@ struct GatedSumBwd {
   Tensor dgate;   // [N, G], present if gate is
   Tensor da, db;  // [1] f32 or bf16, accumulate; present exactly if a and b are
   Tensor dy;      // [N, C]
-  Tensor x, z;    // [N, C]; x is read for da only, z for db and dgate only
+  Tensor x, z;    // [N, C]; x is read only for da, z only for db and dgate
   Tensor gate = {};
   Tensor a = {}, b = {};
   float factor = 1;

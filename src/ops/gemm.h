@@ -101,7 +101,7 @@ struct Gemm {
       e.gradient("aux", aux, {of_a ? m() : n()})
           .contiguous(of_a ? "a" : "b", of_a ? a : b)
           .that(of_a ? ta : !tb, "sums of columns")
-          .that(!bias, "no bias beside sums");
+          .that(!bias, "no bias together with sums");
     } else {
       const bool halves = epilogue == Epilogue::swiglu, twice = epilogue == Epilogue::swiglu_gradient;
       const int64_t columns = halves ? n() / 2 : n() * (twice ? 2 : 1);
@@ -119,7 +119,7 @@ struct Gemm {
             .heads = rotated / aux.cols(),
             .head_dim = aux.cols()};
   }
-  // Bytes of matrices that the epilogue reads and writes besides d.
+  // Bytes of matrices that the epilogue reads and writes in addition to d.
   double epilogue_bytes() const {
     if (epilogue == Epilogue::none || epilogue == Epilogue::rope || sums() || recompute) return 0;
     return double(aux.bytes()) * (epilogue == Epilogue::swiglu_gradient ? 2 : 1);

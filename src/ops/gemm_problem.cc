@@ -126,7 +126,7 @@ std::vector<GemmUse> distinct_gemms(std::span<const Gemm> ops, std::span<const S
   std::vector<GemmUse> order;
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
-  std::map<std::string, size_t> known;  // index of each scaled GEMM already listed
+  std::map<std::string, size_t> known;  // index of each scaled GEMM listed so far
   for (const ScaledGemm& op : of_quantized) {
     if (op.gemm.d.numel() == 0 || op.gemm.k() == 0) continue;
     const GemmUse use{.op = op.gemm, .quantized = op};

@@ -31,13 +31,13 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
-// Alignments are capped here: no library requires more, and buffers at different arena offsets then have equal
+// Alignments are capped at this value: no library requires more, and buffers at different arena offsets then have equal
 // problems.
 constexpr int kMostAlign = 16;
 
 GemmProblem problem_of(const Gemm& op);
 
-// Text form, which is also the key of the problem in a file of tuned choices:
+// Text form, which is also the problem's key in a file of tuned choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
@@ -54,6 +54,6 @@ struct GemmUse {
 // Text form of the problem; for scaled GEMMs also the blocks that share a scale.
 std::string words_of(const GemmUse&);
 
-// Sorted by work, largest first; a GEMM with an epilogue comes before the plain GEMM that it contains.
+// Returns distinct GEMMs by work, largest first; a GEMM with an epilogue comes before the plain GEMM that it contains.
 std::vector<GemmUse> distinct_gemms(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized = {});
 }  // namespace athanor

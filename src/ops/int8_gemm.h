@@ -38,7 +38,7 @@ struct Int8Gemm {
   int64_t m() const { return d.rows(); }
   int64_t n() const { return d.cols(); }
   int64_t k() const { return a.cols(); }
-  // Values of this magnitude or more are outliers.
+  // Returns the magnitude from which on values are outliers.
   float limit() const { return outlier > 0 ? outlier : INFINITY; }
   std::array<Field, 5> fields() {
     return {{{"d", Io::out, &d},

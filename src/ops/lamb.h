@@ -60,7 +60,7 @@ struct AdamDirection {
 struct ScaleByTrustRatio {
   struct Part {
     Tensor grad;  // [n] f32
-    Tensor sums;  // [2, S] f64: S partial sums of the squares of w, then S of r; each S are added in order
+    Tensor sums;  // [2, S] f64: S partial sums of the squares of w, and S of r; both are added in order
   };
   std::vector<Part> parts = std::vector<Part>(1);
   static constexpr const char* kName = "scale_by_trust_ratio";
@@ -143,7 +143,7 @@ struct FrozenTrustRatio {
   Cost cost() const { return {8.0 * double(parts.size()), traffic(*this)}; }
 };
 
-// ---- scalars: as in ops/update.h
+// ---- scalars, as in ops/update.h
 
 struct LambScalars {
   float grad_scale, decay, decay_away, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_bias1, root_bias2, eps;

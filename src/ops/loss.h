@@ -81,8 +81,8 @@ struct RowMax {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// The sums of a softmax row over one shard of the vocabulary, relative to the row's maximum over all shards: sums[0, i]
-// = sum over the shard of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the target is in this
+// Sums of a softmax row over one shard of the vocabulary, relative to the row's maximum over all shards: sums[0, i] =
+// sum over the shard of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the target is in this
 // shard, else 0. A max of -inf counts as 0. With softcap, both logits and max are capped first; the cap is monotonic,
 // so RowMax need not apply it.
 struct LogitSums {
@@ -112,8 +112,8 @@ struct LogitSums {
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// The sums of a student and its teacher over one shard of the vocabulary, at temperature T. With y_c = (logits_c - max)
-// / T and u_c = (teacher_c - teacher_max) / T, after soft-capping, summed over the shard:
+// Sums of a student and its teacher over one shard of the vocabulary, at temperature T. With y_c = (logits_c - max) / T
+// and u_c = (teacher_c - teacher_max) / T, after soft-capping, summed over the shard:
 //   sums[0, i] = sum exp(y_c)    sums[1, i] = sum exp(u_c)
 //   sums[2, i] = sum exp(u_c) (u_c - y_c) for kl, sum exp(y_c) (y_c - u_c) for reverse_kl
 // Ignored rows become 0. A max of -inf counts as 0. A term of sums[2] is 0 if its exp() factor is 0.

@@ -60,13 +60,13 @@ struct RouteFwd {
   Cost cost() const { return {10.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// Number of choices that an expert takes of a sequence of T tokens: ceil(factor T k / E) [Fedus et al. 2021, "Switch
-// Transformers", eq. 3, with k experts per token, as in Megatron-LM's get_capacity()].
+// Returns the number of choices that an expert accepts from a sequence of T tokens: ceil(factor T k / E) [Fedus et al.
+// 2021, "Switch Transformers", eq. 3, with k experts per token, as in Megatron-LM's get_capacity()].
 inline int64_t expert_capacity(double factor, int64_t sequence, int64_t chosen, int64_t experts) {
   return int64_t(std::ceil(factor * double(sequence * chosen) / double(experts)));
 }
 
-// Drops the choices beyond the capacity of each expert: of those of one sequence the expert keeps the `capacity` with
+// Drops the choices beyond the capacity of each expert: in each sequence the expert keeps the `capacity` choices with
 // the largest router weights (Megatron-LM's drop policy `probs`); among equal weights the earlier token comes first,
 // and NaN comes last. Capacity is counted per sequence, like the losses of RouteBwd, so that the kept choices do not
 // depend on micro-batches and ranks; GShard and Megatron-LM count it per group of tokens on a device.
@@ -114,14 +114,14 @@ struct RouterStatistics {
 // micro-batch, even if forward is recomputed. Counts and losses include dropped choices, so that an expert beyond its
 // capacity still counts as overloaded.
 struct RouteBwd {
-  Tensor dlogits;      // [N, E] any float
-  Tensor statistics;   // optional [E + 4] f64, accumulate: RouterStatistics
-  Tensor counts = {};  // optional [E] f64, accumulate: tokens per expert
-  Tensor dweights;     // [N, k] f32
-  Tensor logits;       // [N, E] f32
-  Tensor experts;      // [N, k] i32, from RouteFwd
-  Tensor kept = {};    // optional [N, k] i32, from DropChoices: dropped choices have no gradient, whatever dweights has
-  Tensor scale;        // [1] f32: the loss scale
+  Tensor dlogits;        // [N, E] any float
+  Tensor statistics;     // optional [E + 4] f64, accumulate: RouterStatistics
+  Tensor counts = {};    // optional [E] f64, accumulate: tokens per expert
+  Tensor dweights;       // [N, k] f32
+  Tensor logits;         // [N, E] f32
+  Tensor experts;        // [N, k] i32, from RouteFwd
+  Tensor kept = {};      // optional [N, k] i32, from DropChoices: dropped choices have no gradient; dweights is ignored
+  Tensor scale;          // [1] f32: the loss scale
   int64_t sequence = 1;  // T; N is a multiple of it
   float inv_count = 1;
   float balance = 0, z = 0;
@@ -173,8 +173,8 @@ struct StepRouterBias {
   Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
 };
 
-// Sorts the N k rows by expert, stably: rows of one expert are in token order. Rows of dropped choices come last,
-// behind the rows of all experts.
+// Sorts the N k rows by expert, stably: rows of one expert are in token order. Rows of dropped choices come last, after
+// the rows of all experts.
 struct SortByExpert {
   Tensor offsets;  // [E + 1] i32: expert e has rows [offsets[e], offsets[e + 1])
   Tensor tokens;   // [R] i32: token of each row
@@ -200,12 +200,12 @@ struct SortByExpert {
   Cost cost() const { return {double(experts.numel()), traffic(*this)}; }
 };
 
-// Send layout for expert parallelism, where each of `ranks` ranks has E / ranks experts. Every rank is sent a range of
-// S / ranks slots: first its rows in the order of SortByExpert, then unused slots, which hold row 0 and are never read.
-// S is static; without `least` the slots always suffice because each token chooses an expert at most once, and an
-// expert is sent at most `per_expert` rows. With `least` there may be fewer. A rank's choices beyond its slots then
-// overflow: they get no slot, and `counts` leaves them out. The call that this happens in raises `least`; this call and
-// all later ones, until `least` is zeroed, make `loss` infinite, so that neither this step nor one after it is taken.
+// Send layout for expert parallelism, where each of `ranks` ranks has E / ranks experts. Each rank is sent a range of S
+// / ranks slots: first its rows in the order of SortByExpert, then unused slots, which hold row 0 and are never read. S
+// is static. Without `least` the slots always suffice, because each token chooses an expert at most once, and an expert
+// is sent at most `per_expert` rows. With `least` there may be fewer slots. A rank's choices beyond its slots then
+// overflow: they get no slot, and `counts` excludes them. An overflowing call raises `least`; this call and all later
+// ones, until `least` is zeroed, make `loss` infinite, so that neither this step nor a later one updates the weights.
 struct SendSlots {
   Tensor tokens;   // [S] i32: token of each slot
   Tensor choices;  // [S] i32: token * k + choice of each slot
@@ -213,12 +213,12 @@ struct SendSlots {
   Tensor counts;   // [E] i32: rows per expert
   Tensor offsets;  // [E + 1] i32, from SortByExpert
   Tensor sorted;   // [R] i32: SortByExpert::slots
-  // Optional [1] f64, maximum over calls: the least factor of slots_per_rank() with which the rows of an overflowing
-  // call have slots; 0: none overflowed.
+  // Optional [1] f64: maximum over calls of the smallest factor of slots_per_rank() that gives slots to all rows of an
+  // overflowing call; 0: no call overflowed.
   Tensor least = {};
   Tensor loss = {};  // optional [1] f64, with `least`
   int64_t ranks = 1;
-  int64_t per_expert = 0;  // maximum number of rows of an expert; 0: of all tokens
+  int64_t per_expert = 0;  // maximum number of rows of an expert; 0: one row per token
   static constexpr const char* kName = "send_slots";
   std::array<Field, 8> fields() {
     return {{{"tokens", Io::out, &tokens},
@@ -232,12 +232,12 @@ struct SendSlots {
   }
   int64_t experts() const { return counts.numel(); }
   int64_t capacity() const { return tokens.numel() / ranks; }  // slots per rank
-  // Maximum number of rows that one rank can receive, for any routing of `tokens` tokens.
+  // Returns the maximum number of rows that one rank can receive, for any routing of `tokens` tokens.
   static int64_t most_rows(int64_t tokens, int64_t chosen, int64_t experts, int64_t ranks, int64_t per_expert) {
     const int64_t own = experts / ranks, any = tokens * std::min(chosen, own);
     return per_expert > 0 ? std::min(any, own * per_expert) : any;
   }
-  // Slots per rank: `factor` times those of balanced routing, at most `most`.
+  // Returns the slots per rank: `factor` times those of balanced routing, at most `most`.
   static int64_t slots_per_rank(double factor, int64_t choices, int64_t ranks, int64_t most) {
     return std::min(most, int64_t(std::ceil(factor * double(choices) / double(ranks))));
   }
@@ -264,7 +264,7 @@ struct ReceiveSlots {
   Tensor offsets;    // [E / ranks + 1] i32: expert e of this rank has rows [offsets[e], offsets[e + 1])
   Tensor slots;      // [S] i32: slot of each row
   Tensor rows;       // [S] i32: row of each slot
-  Tensor counts;     // [ranks, E] i32: SendSlots::counts of every rank
+  Tensor counts;     // [ranks, E] i32: SendSlots::counts of each rank
   int64_t rank = 0;  // this rank
   static constexpr const char* kName = "receive_slots";
   std::array<Field, 4> fields() {
@@ -286,7 +286,7 @@ struct ReceiveSlots {
   Cost cost() const { return {double(slots.numel()), traffic(*this)}; }
 };
 
-// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t] if present. Negative rows are left out.
+// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t] if present. Negative rows are skipped.
 struct SumRows {
   Tensor y;         // [N, C]
   Tensor x;         // [R, C]
@@ -364,8 +364,8 @@ struct GroupedGemm {
   Tensor offsets;  // [E + 1] i32: from 0, non-decreasing, at most R; later rows are not read or written
   Grouped role = Grouped::forward;
   bool tf32 = false;  // as in Gemm
-  // Optional, forward alone: d is [gate | up], and h the y of WeightedSwigluFwd, computed from the rounded d; undefined
-  // in rows of no expert. in_parts() below defines it.
+  // Optional, only for forward: d is [gate | up], and h the y of WeightedSwigluFwd, computed from the rounded d;
+  // undefined in rows that belong to no expert. in_parts() below defines it.
   Tensor h = {};        // [R, O / 2]
   Tensor weights = {};  // [N, k] f32
   Tensor slots = {};    // [R] i32, distinct
@@ -406,7 +406,7 @@ struct GroupedGemm {
   }
   WeightedSwigluFwd swiglu() const { return {.y = h, .gu = d, .weights = weights, .slots = slots}; }
   Cost cost() const { return {2.0 * double(rows()) * double(outputs()) * double(inputs()), traffic(*this)}; }
-  // The GEMM of one expert, whose rows are [begin, end).
+  // Returns the GEMM of one expert, whose rows are [begin, end).
   Gemm of_expert(int64_t expert, int64_t begin, int64_t end) const {
     const auto own = [&](const Tensor& t) { return t.slice(expert * outputs(), (expert + 1) * outputs()); };
     if (role == Grouped::weight_gradient)
@@ -421,7 +421,7 @@ struct GroupedGemm {
   }
 };
 
-// Defines GroupedGemm with h: run() gets the op without it, then WeightedSwigluFwd.
+// Defines GroupedGemm with h: run() gets the op without h, then WeightedSwigluFwd.
 template <class Run>
 void in_parts(const GroupedGemm& op, Run&& run) {
   GroupedGemm plain = op;

@@ -85,7 +85,7 @@ struct Orthogonalize {
   struct Matrix {
     Tensor y;          // [R, C] f32 or bf16, contiguous
     Tensor x;          // [R, C] like y; rows may be strided, no overlap with y
-    double scale = 1;  // of y
+    double scale = 1;  // factor on y
     // The iteration uses the smaller of x x' [R, R] and x' x [C, C].
     bool wide() const { return y.rows() <= y.cols(); }
     int64_t side() const { return std::min(y.rows(), y.cols()); }
@@ -107,7 +107,7 @@ struct Orthogonalize {
     for (const Matrix& m : matrices)
       e.floating("x", m.x).matrix("x", m.x).floating("y", m.y).is("y", m.y, m.x.dtype, m.x.shape);
   }
-  // FLOPs of a matrix: two GEMMs of an iteration use both of its sides, one only the shorter side.
+  // Returns the FLOPs for a matrix. With sides s <= l, two GEMMs of an iteration cost 2 s^2 l each, one 2 s^3.
   static double flops(const Matrix& m, size_t iterations) {
     const auto side = double(m.side()), other = double(m.y.numel()) / std::max(side, 1.0);
     return double(iterations) * 2 * side * side * (2 * other + side);
@@ -119,7 +119,7 @@ struct Orthogonalize {
   }
 };
 
-// Memory for the iterations of one matrix: an intermediate result, the gram matrix and its square.
+// Memory for the iterations of one matrix: an intermediate result, the Gram matrix and its square.
 struct OrthogonalizeWorkspace {
   static constexpr size_t kAlign = 256;  // bytes
   size_t gram, square, bytes;
@@ -129,7 +129,7 @@ struct OrthogonalizeWorkspace {
     square = gram + aligned(m.side() * m.side());
     bytes = square + aligned(m.side() * m.side());
   }
-  // Bytes for any one matrix of the op.
+  // Returns the bytes needed for any one matrix of the op.
   static size_t of_any(const Orthogonalize& op) {
     size_t most = 0;
     for (const Orthogonalize::Matrix& m : op.matrices) most = std::max(most, OrthogonalizeWorkspace(m).bytes);
@@ -137,7 +137,7 @@ struct OrthogonalizeWorkspace {
   }
 };
 
-// Defines the iterations of one matrix: run() gets its ops in order.
+// Defines the iterations of one matrix: run() gets their ops in order.
 template <class Run>
 void in_parts(const Orthogonalize& op, const Orthogonalize::Matrix& m, void* workspace, Run&& run) {
   const OrthogonalizeWorkspace at(m);
@@ -167,12 +167,13 @@ void run_parts(const Orthogonalize& op, const Orthogonalize::Matrix& m, void* sc
   void* rest = static_cast<char*>(scratch) + OrthogonalizeWorkspace::of_any(op);
   in_parts(op, m, scratch, [&](const auto& part) { ops.run(part, rest); });
 }
-// Bytes for any one matrix of the op: the workspace, and behind it what any part needs from `ops`.
+// Returns the bytes for any one matrix of the op: the workspace, followed by the scratch memory that any part needs
+// from `ops`.
 template <class AnyOps>
 size_t scratch_of_parts(const Orthogonalize& op, const AnyOps& ops) {
   const Orthogonalize one{.matrices = {}, .iterations = op.iterations.first(1), .tf32 = op.tf32};  // all need the same
   size_t most = 0;
-  char somewhere[1];  // parts are only measured
+  char somewhere[1];  // an address only: parts are not run here
   for (const Orthogonalize::Matrix& m : op.matrices)
     in_parts(one, m, somewhere, [&](const auto& part) { most = std::max(most, ops.scratch(part)); });
   return OrthogonalizeWorkspace::of_any(op) + most;

@@ -57,7 +57,7 @@ struct DequantizeNf4 {
     e.floating("y", y).is("y", y, y.dtype, {n}).is("packed", packed, DType::u8, {div_ceil<int64_t>(n, 2)});
     if (!nested()) {
       e.is("absmax", absmax, DType::f32, {blocks});
-      e.that(!nested_absmax && !map && !offset, "nothing nested beside an absmax in f32");
+      e.that(!nested_absmax && !map && !offset, "no nested scales with an absmax in f32");
       return;
     }
     e.is("absmax", absmax, DType::u8, {blocks});

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
 // the preceding GEMM (Epilogue::add). An optional output `amax`, here and in ops/mlp.h and ops/attention.h, receives
 // the amax of the op's output as stored: 0 for an empty output, NaN if any element is NaN. Quantize then need not
-// compute it (Quantize::largest).
+// compute it (Quantize::amax).
 #pragma once
 #include "ops/op.h"
 
@@ -103,7 +103,8 @@ struct NormBwd {
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// Per-head RMSNorm of q and k in packed qkv [q heads | k heads | v heads]; v is copied (Qwen3's QK-norm).
+// Per-head RMSNorm of q and k in packed qkv [q heads | k heads | v heads]; v is copied (Qwen3's QK-norm). If each of
+// `parts` ranks has a part of every head, `sums` are those of QkNormSums, summed over these ranks.
 struct QkNormFwd {
   Tensor y;       // [N, (H + 2K) D]
   Tensor rstd;    // [N, H + K] f32
@@ -111,10 +112,16 @@ struct QkNormFwd {
   Tensor wq, wk;  // [D]
   int64_t heads, kv_heads;
   float eps;
+  Tensor sums = {};   // [N, H + K] f32: sums of x^2 over whole heads; absent: this rank has whole heads
+  int64_t parts = 1;  // equal parts of a whole head
   static constexpr const char* kName = "qk_norm_fwd";
-  std::array<Field, 5> fields() {
-    return {
-        {{"y", Io::out, &y}, {"rstd", Io::out, &rstd}, {"x", Io::in, &x}, {"wq", Io::in, &wq}, {"wk", Io::in, &wk}}};
+  std::array<Field, 6> fields() {
+    return {{{"y", Io::out, &y},
+             {"rstd", Io::out, &rstd},
+             {"x", Io::in, &x},
+             {"wq", Io::in, &wq},
+             {"wk", Io::in, &wk},
+             {"sums", Io::in, &sums}}};
   }
   void check() const {
     const int64_t d = wq.shape[0];
@@ -125,6 +132,8 @@ struct QkNormFwd {
         .is("y", y, x.dtype, x.shape);
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
     e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
+    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums of parts");
+    if (sums) e.is("sums", sums, DType::f32, rstd.shape);
   }
   Cost cost() const { return {4.0 * double(x.numel()), traffic(*this)}; }
 };
@@ -136,8 +145,10 @@ struct QkNormBwd {
   Tensor rstd;      // [N, H + K] f32
   Tensor wq, wk;    // [D]
   int64_t heads, kv_heads;
+  Tensor sums = {};  // as in QkNormFwd, of dy w x
+  int64_t parts = 1;
   static constexpr const char* kName = "qk_norm_bwd";
-  std::array<Field, 8> fields() {
+  std::array<Field, 9> fields() {
     return {{{"dx", Io::out, &dx},
              {"dwq", Io::inout, &dwq},
              {"dwk", Io::inout, &dwk},
@@ -145,7 +156,8 @@ struct QkNormBwd {
              {"x", Io::in, &x},
              {"rstd", Io::in, &rstd},
              {"wq", Io::in, &wq},
-             {"wk", Io::in, &wk}}};
+             {"wk", Io::in, &wk},
+             {"sums", Io::in, &sums}}};
   }
   void check() const {
     const int64_t d = wq.shape[0];
@@ -154,8 +166,32 @@ struct QkNormBwd {
     e.is("dx", dx, x.dtype, x.shape).gradient("dwq", dwq, {d}).is("dwk", dwk, dwq.dtype, {d});
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
     e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
+    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums of parts");
+    if (sums) e.is("sums", sums, DType::f32, rstd.shape);
   }
   Cost cost() const { return {8.0 * double(x.numel()), traffic(*this)}; }
+};
+
+// Sums over this rank's part of each head of q and k: of x^2 for QkNormFwd or, with dy, of dy w x for QkNormBwd.
+struct QkNormSums {
+  Tensor sums;    // [N, H + K] f32
+  Tensor dy, x;   // [N, (H + 2K) D]; dy absent for QkNormFwd
+  Tensor wq, wk;  // [D]; their values are read with dy only
+  int64_t heads, kv_heads;
+  static constexpr const char* kName = "qk_norm_sums";
+  std::array<Field, 5> fields() {
+    return {
+        {{"sums", Io::out, &sums}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"wq", Io::in, &wq}, {"wk", Io::in, &wk}}};
+  }
+  void check() const {
+    const int64_t d = wq.shape[0];
+    Expect e{kName};
+    e.floating("x", x).is("x", x, x.dtype, {x.rows(), (heads + 2 * kv_heads) * d});
+    if (dy) e.is("dy", dy, x.dtype, x.shape);
+    e.is("sums", sums, DType::f32, {x.rows(), heads + kv_heads});
+    e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
+  }
+  Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 
 }  // namespace athanor

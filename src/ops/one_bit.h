@@ -40,7 +40,7 @@ struct OneBitBlocks {
   int64_t first = 0;  // index of the vector's first block in the unit
   int workers = 1, worker = 0;
 
-  ATHANOR_HOST_DEVICE int turn(int server) const {  // position of a server in the vector's server order
+  ATHANOR_HOST_DEVICE int turn(int server) const {  // index of a server in the vector's order of servers
     return static_cast<int>((server - first % workers + workers) % workers);
   }
   ATHANOR_HOST_DEVICE bool is_own(int64_t block) const { return block % workers == turn(worker); }

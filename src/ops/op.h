@@ -1,5 +1,5 @@
-// Shared by all ops: roles of tensors, cost, and helpers for shape checks. An op is a plain struct of tensors and
-// scalars that runs nothing. A backend is a set of run(const Op&) overloads.
+// Definitions shared by all ops: roles of tensors, cost, and helpers for shape checks. An op is a plain struct of
+// tensors and scalars that runs nothing. A backend is a set of run(const Op&) overloads.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -34,8 +34,8 @@ namespace athanor {
 // X(Op) for every op.
 // clang-format off
 #define ATHANOR_EACH_OP(X) \
-  X(Gemm) X(ColumnSum) X(NormFwd) X(NormApply) X(NormBwd) X(QkNormFwd) X(QkNormBwd) X(AttentionFwd) X(AttentionBwd) \
-  X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
+  X(Gemm) X(ColumnSum) X(NormFwd) X(NormApply) X(NormBwd) X(QkNormFwd) X(QkNormBwd) X(QkNormSums) X(AttentionFwd) \
+  X(AttentionBwd) X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
   X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistillSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
   X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
   X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
@@ -60,8 +60,8 @@ class Ops {
   ATHANOR_EACH_OP(ATHANOR_OP)
 #undef ATHANOR_OP
 
-  // True if the op can run fused with its epilogue in one kernel, apart from what autotuning decides; depends on sizes
-  // and dtypes only. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
+  // True if the op can run fused with its epilogue in one kernel, regardless of what autotuning decides; depends only
+  // on sizes and dtypes. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
   virtual bool fuses(const GroupedGemm&) const { return false; }   // with h

@@ -10,7 +10,7 @@ namespace athanor {
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
 constexpr int kRequestSums = 5;   // see engine/step_requests.h
 
-// Weight of a step in a running average.
+// How much a step weighs in a running average.
 enum class Weighting : uint8_t {
   decaying,      // `decay` times the weight of the next step
   equal,         // the same for all steps after the first `start`
@@ -37,7 +37,7 @@ struct StepState {
   double norm_sq = 0;          // sum of squared (scaled) gradients
   double micro_norm_sq = 0;    // norm_sq after a step's first micro-batch, summed over data-parallel ranks
   double distill_sum = 0;      // sum of token losses against a teacher
-  int64_t updates = 0;         // optimizer steps done; the time of the schedule
+  int64_t updates = 0;         // optimizer steps done; the schedule is a function of it
   int64_t skipped = 0;         // total number of skipped steps
   int64_t skipped_in_row = 0;  // consecutive steps skipped so far
   float loss_scale = 1;        // fp16 only; else 1
@@ -110,7 +110,7 @@ struct StepControl {
   LossScaling scaling;
   double clip_grad = 0;  // maximum global gradient norm; 0 = no clipping
   Average averages[kMostAverages] = {};
-  double divided_by = 0;  // divisor already applied to the gradients instead of `targets`; 0: no rescaling
+  double divided_by = 0;  // divisor already applied to the gradients, replaced by `targets`; 0: no rescaling
   SpikeRule spikes = {};
   int64_t workers = 1;  // number of gradients whose squares norm_sq sums; the norm is their root mean square
   static constexpr const char* kName = "step_control";
@@ -127,7 +127,7 @@ struct StepControl {
   Cost cost() const { return {100, traffic(*this)}; }
 };
 
-// Splits f32 masters into bf16 weights and, if `rest` is present, the remainders (tensor/half.h).
+// Splits f32 master weights into bf16 weights and, if `rest` is present, the remainders (tensor/half.h).
 struct SplitMaster {
   Tensor param;   // [n] bf16
   Tensor rest;    // [n] i16; may be absent
@@ -144,7 +144,7 @@ struct SplitMaster {
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
-// Reassembles f32 masters from bf16 weights and remainders.
+// Reassembles f32 master weights from bf16 weights and remainders.
 struct JoinMaster {
   Tensor master;  // [n] f32
   Tensor param;   // [n] bf16

@@ -1,9 +1,9 @@
 // Vectors that ranks send each other in 4 or 8 bits per element: deltas of Streaming DiLoCo [Douillard et al. 2025],
-// and gradients and weights as in SDP4Bit [Jia et al. 2024]. A vector is rounded once, by the rank that sends it, and
-// everyone adds up the rounded vectors in f32, in one order, so that all have the same bits. A group is 64 neighbouring
-// elements that share an f32 scale, amax / most (code_scale(), tensor/float8.h), and are E2M1 or E4M3 values: with the
-// scale 4.5 or 8.5 bits per element. Groups begin at the vector's first element. A group with Inf or NaN becomes NaN.
-// Both papers use other formats. Streaming DiLoCo uses E3M0, powers of two, which reach further down and have larger
+// and gradients and weights as in SDP4Bit [Jia et al. 2024]. The rank that sends a vector rounds it once, and all ranks
+// add the rounded vectors in f32 in the same order, so that all have the same bits. A group is 64 neighbouring
+// elements, E2M1 or E4M3 values that share an f32 scale, amax / most (code_scale(), tensor/float8.h): with the scale
+// 4.5 or 8.5 bits per element. Groups begin at the vector's first element. A group with Inf or NaN becomes NaN. Both
+// papers use other formats. Streaming DiLoCo uses E3M0, powers of two, which represent smaller values but with larger
 // gaps: in E2M1 elements below 1/24 of their group's amax become 0. SDP4Bit uses integers and larger groups.
 #pragma once
 #include "base/host_device.h"
@@ -12,12 +12,12 @@
 namespace athanor {
 
 constexpr int64_t kPackedGroup = 64;
-// Elements that are transformed together before they are rounded, so that an outlier is spread over them: a group's
-// halves are multiplied by the Hadamard matrix H in Sylvester's order. H is not normalized; H H / 32 is the identity.
-// In stages of elements 1, 2, 4, 8 and 16 apart, each stage in f32: (a, b) becomes (a + b, a - b).
+// Number of elements that are transformed together before they are rounded, so that an outlier is spread over them: a
+// group's halves are multiplied by the Hadamard matrix H in Sylvester's order. H is not normalized; H H / 32 is the
+// identity. In stages of elements 1, 2, 4, 8 and 16 apart, each stage in f32: (a, b) becomes (a + b, a - b).
 constexpr int64_t kRotated = 32;
 
-// Element i has `Bits` bits from bit Bits (i % (32 / Bits)) of values[i / (32 / Bits)] on.
+// Element i is the `Bits` bits from bit Bits (i % (32 / Bits)) of values[i / (32 / Bits)] on.
 template <int Bits>
 struct PackedGroup {
   float scale;
@@ -66,7 +66,7 @@ struct SumGroups {
   int count = 1;
   bool accumulates = false;
   DType format = DType::f4_e2m1;
-  bool rotated = false;  // as packed
+  bool rotated = false;  // true if the packed vectors are rotated
   static constexpr const char* kName = "sum_groups";
   std::array<Field, 2> fields() {
     return {{{"y", accumulates ? Io::inout : Io::out, &y}, {"groups", Io::in, &groups}}};

@@ -11,8 +11,8 @@ namespace athanor {
 
 // Let s be the maximum attention score scale q·k of a query head in this step, and gamma = threshold / s if s >
 // threshold, else 1. The output rows of the head's query and key weights are multiplied by sqrt(gamma) each. If several
-// query heads share a key head, the keys are unchanged, since all of them read them, and the queries are multiplied by
-// gamma: the paper's rule for the shared part of keys. Weights are rounded as in UpdatePart; unscaled weights keep
+// query heads share a key head, the keys are unchanged, since all these heads read them, and the queries are multiplied
+// by gamma: the paper's rule for the shared part of keys. Weights are rounded as in UpdatePart; unscaled weights keep
 // their bits. A skipped step changes nothing.
 struct QkClip {
   struct Part {
@@ -62,8 +62,8 @@ struct QkClip {
   }
 };
 
-// Factor for the weights of an output, computed in double and rounded once. Op: the op or the kernel argument made from
-// it.
+// Returns the factor for the weights of an output, computed in double and rounded once. Op: the op or the kernel
+// argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE float clip_factor(const Op& op, const float* top, int64_t output) {
   const bool shared = op.kv_heads < op.heads;

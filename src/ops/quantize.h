@@ -21,20 +21,21 @@ struct Blocks {
 inline Shape transposed_shape(const Shape& s) { return {s[1], s[0]}; }
 constexpr Blocks transposed(const Blocks& b) { return {b.cols, b.rows}; }
 
-// FP8 values have f32 or f8_e8m0 scales. FP4 values have f8_e4m3 block scales and one more f32 scale for the whole
-// matrix (GlobalScale in tensor/float8.h).
+// True for a valid pair of dtypes: FP8 values have f32 or f8_e8m0 scales; FP4 values have f8_e4m3 block scales and one
+// more f32 scale for the whole matrix (GlobalScale in tensor/float8.h).
 constexpr bool is_scale(DType quantized, DType scales) {
   if (quantized == DType::f4_e2m1) return scales == DType::f8_e4m3;
   return scales == DType::f32 || scales == DType::f8_e8m0;
 }
 
 // Sign flips of the random Hadamard transform: every 16 consecutive values of a block become H diag(signs) x / 4, where
-// H is the Hadamard matrix in Sylvester's order. It spreads outliers. Both operands of a GEMM are transformed along K,
-// where the transform cancels since H H^T = 16. The signs are bits of pi; any would do. [NVIDIA 2025, NVFP4, app. C.2]
+// H is the Hadamard matrix in Sylvester's order. The transform spreads outliers. Both operands of a GEMM are
+// transformed along K, where the transforms cancel since H H^T = 16. The signs are bits of pi; any others would do.
+// [NVIDIA 2025, NVFP4, app. C.2]
 constexpr int64_t kHadamard = 16;
 constexpr uint32_t kHadamardSigns = 0x243f;  // bit i set: value i is negated
 
-// Counters of one quantization. Blocks that contain Inf or NaN are left out, except from `amax`.
+// Counters of one quantization. All except `amax` exclude blocks that contain Inf or NaN.
 struct QuantizeStatistics {
   double values = 0;       // nonzero inputs
   double saturated = 0;    // inputs with |x| > scale * kSaturates (tensor/float8.h), in blocks with a nonzero scale
@@ -60,18 +61,18 @@ struct Quantize {
   bool hadamard = false;      // transform x first, along blocks of {1, 16} or {16, 1}
   bool at_random = false;     // f4_e2m1 only: stochastic rounding by f(seed, stream + bits of the amax, element)
   uint64_t seed = 0, stream = 0;
-  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which this op's counts are added to
-  // Only with one f32 scale for the whole tensor: a factor above 0 is used instead of one computed from the amax. The
-  // scale is still NaN if x is not finite.
+  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, to which this op's counts are added
+  // Only with one f32 scale for the whole tensor: a factor above 0 replaces the one computed from the amax. The scale
+  // is still NaN if x is not finite.
   Tensor factor = {};     // optional [1] f32
   Tensor step_amax = {};  // optional [1] f32: becomes max(itself, amax of x); infinity if x is not finite
   // Only with one scale for the whole tensor: the amax of x from the op that produced x (NormFwd::amax), so that
   // Quantize need not compute it. NaN counts as the maximum.
   Tensor amax = {};  // optional [1] f32
   // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized.
-  // `transposed`: the transpose is written as a second output. With one scale for all it holds the same values as
-  // `quantized`; with one scale per row, or per 128 elements of a row, it has scales of its own, one per column or per
-  // 128 elements of a column, as alone() computes it.
+  // `transposed`: the transpose is written as a second output. With one scale for the tensor the transpose holds the
+  // same values as `quantized`; with one scale per row, or per 128 elements of a row, it has separate scales, one per
+  // column or per 128 elements of a column, as computed by alone().
   bool turn = false;
   Tensor transposed = {};             // optional [C, R]
   Tensor transposed_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
@@ -81,7 +82,7 @@ struct Quantize {
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return quantized.dtype == DType::f4_e2m1; }
   Shape scale_grid() const { return turn ? transposed_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
-  // The op without its transposed output, and an op that computes only the transposed output.
+  // Return the op without its transposed output, and an op that computes only the transposed output.
   Quantize without_transposed() const {
     Quantize op = *this;
     op.transposed = op.transposed_scales = op.transposed_statistics = {};
@@ -151,7 +152,7 @@ struct Quantize {
     e.amax("amax", amax);
   }
   // x is read twice, or once if the amax is given or a whole block stays on chip. The transposed output of row-wise
-  // scales needs one more read of x; column maxima are found while rows are on chip.
+  // scales needs one more read of x; column maxima are computed while rows are on chip.
   Cost cost() const {
     const bool lines = transposed_scales && blocks.cols == 0;
     const bool once = factor || amax || (turn && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
@@ -162,7 +163,7 @@ struct Quantize {
 
 // Delayed scaling: computes the factors for the next step's Quantize from the amax of the last `length` steps: (maximum
 // of the format) / amax / 2^margin, clamped to [2^-126, 2^126], or 0 while every amax is 0. [NVIDIA, TransformerEngine,
-// recipe.DelayedScaling] Skipped steps and non-finite amax values do not enter a history.
+// recipe.DelayedScaling] A history excludes skipped steps and non-finite amax values.
 struct DelayedScales {
   std::vector<Tensor> histories = {};  // one per row of `amax`: [columns * length] f32, newest first; [0]: no history
   Tensor amax;                         // [rows, columns] f32: amax of this step; zeroed afterwards
@@ -199,7 +200,7 @@ struct ScaledGemm {
   Tensor a_scales, b_scales;  // grids of a_blocks and b_blocks
   Tensor a_global, b_global;  // f4_e2m1 only: [1] f32
   Blocks a_blocks, b_blocks;  // blocks of a and b in their memory layout
-  bool fast = false;          // allows accumulation with some 14 mantissa bits, as GPUs do where that is faster
+  bool fast = false;          // allows accumulation with about 14 mantissa bits, as GPUs do if that is faster
   static constexpr const char* kName = "scaled_gemm";
 
   std::array<Field, 9> fields() {
@@ -233,7 +234,7 @@ struct ScaledGemm {
     gemm.check_result(e);
   }
   Cost cost() const { return {gemm.cost().flops, traffic(*this)}; }
-  // Hopper accumulates FP8 GEMMs with some 14 mantissa bits.
+  // Hopper accumulates FP8 GEMMs with about 14 mantissa bits.
   Tolerance tolerance(DType result) const {
     if (result != DType::f32 || four_bits()) return tolerance_of(result);
     return fast ? Tolerance{1e-6, 1e-2} : Tolerance{2e-7, 5e-3};
@@ -244,7 +245,7 @@ struct ScaledGemm {
 // How a backend computes a ScaledGemm.
 struct ScaledGemmPlan {
   Factors factors = Factors::floats;
-  double moved = 0;  // bytes that its other kernels (e.g. dequantization) move, one after the other with the GEMM
+  double moved = 0;  // bytes that its other kernels (e.g. dequantization) move, not overlapped with the GEMM
 };
 
 }  // namespace athanor

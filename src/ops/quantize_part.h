@@ -13,7 +13,7 @@ struct MatrixPart {
   Blocks blocks = {};  // blocks of the whole matrix; their columns are all (0) or a multiple of 8
 
   Shape grid() const { return blocks.grid(matrix); }
-  // Index into the grid of the block that contains element i of the part.
+  // Returns the grid index of the block that contains element i of the part.
   int64_t block_of(int64_t i) const {
     const int64_t row = (first + i) / matrix[1], column = (first + i) % matrix[1];
     return (blocks.rows ? row / blocks.rows : 0) * grid()[1] + (blocks.cols ? column / blocks.cols : 0);
@@ -28,8 +28,8 @@ struct MatrixPart {
   }
 };
 
-// Updates the amax of each block with the elements of the part. Non-finite elements give infinity, so that the maximum
-// over ranks tells all ranks.
+// Updates the amax of each block with the elements of the part. Non-finite elements give infinity, which the maximum
+// over ranks passes to all ranks.
 struct AmaxOfPart {
   Tensor amax;         // part.grid() f32
   Tensor of_all = {};  // optional [1] f32: updated with the amax over all blocks
@@ -56,8 +56,8 @@ struct QuantizePart {
   Tensor x;                // [n]
   Tensor amax;             // part.grid() f32: amax of each block
   Tensor of_all = {};      // f4_e2m1 only: [1] f32, amax of the whole matrix
-  Tensor factor = {};      // optional [1] f32, with one scale for all: used as it is if above 0
-  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which the part's counts are added to
+  Tensor factor = {};      // optional [1] f32, with one scale for the matrix: used if above 0
+  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, to which the part's counts are added
   MatrixPart part;
   bool power_of_two = false;  // round scales to powers of two
   static constexpr const char* kName = "quantize_part";

@@ -61,7 +61,7 @@ ATHANOR_HOST_DEVICE inline double wsd_decayed(const Schedule& s, double r) {
   return s.lr;
 }
 
-// Position of step `step` of one_cycle between start and peak, or between peak and end.
+// Position of step `step` of one_cycle, between start and peak or between peak and end.
 struct CyclePlace {
   bool rising;
   double r;
@@ -72,7 +72,7 @@ ATHANOR_HOST_DEVICE inline CyclePlace cycle_place(const Schedule& s, int64_t ste
   return {false, step + 1 >= s.decay ? (step > peak ? 1.0 : 0.0) : double(step - peak) / double(s.decay - 1 - peak)};
 }
 
-// Learning rate of the step that follows `step` finished ones.
+// Returns the learning rate of the step that follows `step` finished ones.
 ATHANOR_HOST_DEVICE inline double learning_rate(const Schedule& s, int64_t step) {
   if (s.style == DecayStyle::one_cycle) {
     const CyclePlace at = cycle_place(s, step);

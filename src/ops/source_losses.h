@@ -7,9 +7,10 @@
 
 namespace athanor {
 
-// sums[0, s] += losses of source s, sums[1, s] += their number. Row i belongs to sequence rows.sequence(i), a sequence
-// to one source; ignored rows do not count. Each loss is rounded to a multiple of 2^-24, which losses of at least 0.5
-// are anyway: sums below 2^29 nats are then exact, so that their bits do not depend on the order of addition.
+// sums[0, s] += losses of source s, sums[1, s] += number of these losses. Row i belongs to sequence rows.sequence(i),
+// and each sequence to one source; ignored rows do not count. Each loss is rounded to a multiple of 2^-24 (losses of at
+// least 0.5 already are multiples): sums below 2^29 nats are then exact, so that their bits do not depend on the order
+// of addition.
 struct SourceLosses {
   Tensor sums;     // [2, S] f64
   Tensor losses;   // [N] f32

@@ -24,7 +24,7 @@ ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling
   s.hysteresis_left = 1;  // keeps halving until a full window of good steps
 }
 
-// z-score of x against a full window; 0 if all values in the window are equal.
+// Returns the z-score of x against a full window; 0 if all values in the window are equal.
 ATHANOR_HOST_DEVICE inline double deviations_above(const float* window, double x) {
   constexpr auto kCount = double(SpikeWindow::kSteps);
   double mean = 0, square = 0;
@@ -53,7 +53,7 @@ ATHANOR_HOST_DEVICE inline void judge(StepState& s, const SpikeRule& rule, Spike
   ++window.count;
 }
 
-// Value of StepState::corrections for an average, after an update.
+// Returns StepState::corrections for an average, after an update.
 ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState& s, double lr) {
   switch (average.weighting) {
     case Weighting::decaying: {
@@ -72,11 +72,12 @@ ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState
   return 1;
 }
 
-// The rule of StepControl. window: null if absent. max_attention_logit: the maximum of `scores`, or 0 without them.
+// Applies the rule of StepControl. window: null if absent. max_attention_logit: the maximum of `scores`, or 0 without
+// them.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr,
                                            float max_attention_logit = 0) {
   s.max_attention_logit = max_attention_logit;
-  // Rescales gradients to the mean over targets, as PyTorch's cross_entropy with ignore_index; a step without targets
+  // Rescales gradients to the mean over targets, like PyTorch's cross_entropy with ignore_index; a step without targets
   // is not rescaled. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
   const double inv_scale = mean / double(s.loss_scale);

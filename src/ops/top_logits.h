@@ -10,7 +10,8 @@
 
 namespace athanor {
 
-// Sort key of a logit: a larger key is a larger logit, or the earlier column among equal logits. NaN sorts last.
+// Returns the sort key of a logit: a larger key is a larger logit, or the earlier column among equal logits. NaN sorts
+// last.
 ATHANOR_HOST_DEVICE inline uint64_t top_key(uint32_t float_bits, bool is_nan, uint32_t column) {
   const uint32_t ordered = float_bits >> 31 ? ~float_bits : float_bits | 0x80000000u;
   return uint64_t{is_nan ? 0 : ordered} << 32 | (0xffffffffu - column);

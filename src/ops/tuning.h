@@ -1,5 +1,5 @@
-// Autotuning: algorithms that a backend chooses by benchmarking the shapes of a run. Rounding depends on the choice, so
-// choices are saved with the run and restored on resume.
+// Autotuning: a backend chooses algorithms by benchmarking the shapes of a run. Rounding depends on the choices, so
+// they are saved with the run and restored on resume.
 #pragma once
 #include <span>
 #include <string>
@@ -20,9 +20,9 @@ struct Tunable {
   std::span<const ScaledGemm> of_quantized = {};
 };
 
-// Synthetic document lengths for benchmarks, since those of a run are unknown in advance: each document takes half of
-// the rest of its sequence, down to 1/16 of the sequence; the last of at most most_per_sequence documents takes all of
-// the rest.
+// Returns synthetic document lengths for benchmarks, since those of a run are unknown in advance: each document takes
+// half of the rest of its sequence, down to 1/16 of the sequence; the last of at most most_per_sequence documents takes
+// the whole rest.
 inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens, int64_t most_per_sequence) {
   std::vector<Span> all;
   for (int64_t s = 0; s < sequences; ++s) {
@@ -37,16 +37,16 @@ inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens,
   return all;
 }
 
-// Positions for benchmarks: consecutive sequences of `tokens` tokens.
+// Returns positions for benchmarks: consecutive sequences of `tokens` tokens.
 inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) {
   std::vector<int32_t> all;
   for (int64_t i = 0; i < count; ++i) all.push_back(narrow<int32_t>(i % tokens));
   return all;
 }
 
-// How a GEMM is computed.
+// Algorithm with which a GEMM is computed.
 struct GemmMethod {
-  bool in_parts = false;  // as a plain GEMM, which `words` describes, and a separate kernel for its epilogue
+  bool in_parts = false;  // runs as a plain GEMM, described by `words`, and a separate epilogue kernel
   std::string words;      // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
 };
 
@@ -65,20 +65,20 @@ class Tuning {
   // Imports the choices of an earlier run. Returns the reason if they do not apply here (another GPU or library), else
   // an empty string. Throws Error if the text is damaged.
   virtual std::string import_choices(const std::string&) = 0;
-  // Time of a GEMM as training runs it: with its tuned choice and operands that are not in cache. recompute: includes
-  // the time of its recomputation (Gemm::recompute).
+  // Returns the time of a GEMM as training runs it: with its tuned choice and operands that are not in cache.
+  // recompute: includes the time of its recomputation (Gemm::recompute).
   virtual GemmTime time(const Gemm& gemm, bool recompute) = 0;
-  // Time of a scaled GEMM as the library computes it, without the time to quantize its operands.
+  // Returns the time of a scaled GEMM as the library computes it, without the time to quantize its operands.
   virtual GemmTime time(const ScaledGemm& gemm) = 0;
-  // wanted_scratch: scratch memory beyond the current limit with which faster kernels become possible, for the op that
-  // needs most; 0 if none. allow_scratch raises the limit, before anything is planned, and returns the previous limit.
+  // wanted_scratch(): scratch memory beyond the current limit that would allow faster kernels, max over ops; 0 if none.
+  // allow_scratch() raises the limit, before anything is planned, and returns the previous limit.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }
   virtual size_t allow_scratch(size_t bytes) { return bytes; }
-  // Which implementation of attention is used, and why; "" if there is no choice.
+  // Returns which implementation of attention is used, and why; "" if there is no choice.
   virtual std::string describe_attention(const Tunable&) { return ""; }
-  // How FP8 and FP4 GEMMs are computed: "natively", or what is emulated; "" if there are none.
+  // Returns how FP8 and FP4 GEMMs are computed: natively, or emulated and why; "" if there are none.
   virtual std::string describe_quantized(const Tunable&) { return ""; }
-  // Text of everything that choices depend on: GPU, driver, library.
+  // Returns text that contains everything the choices depend on: GPU, driver, library.
   virtual std::string key() const = 0;
 };
 

@@ -9,7 +9,7 @@ namespace athanor {
 
 constexpr int64_t kSparseGroup = 4, kSparseKept = 2;
 
-// Magnitude bits of a float after rounding to bf16. bits: the f32's bits.
+// Returns the magnitude bits of a float after rounding to bf16. bits: the f32's bits.
 ATHANOR_HOST_DEVICE inline uint32_t bf16_magnitude(uint32_t bits) {
   return ((bits & 0x7fffffffu) + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
@@ -53,7 +53,7 @@ struct DecayPruned {
   Cost cost() const { return {2 * double(w.numel()), traffic(*this)}; }
 };
 
-// Factor of w in DecayPruned; 0 if nothing is added.
+// Returns the factor of w in DecayPruned; 0 if nothing is added.
 ATHANOR_HOST_DEVICE inline float pruned_decay(float decay, const StepState& s) {
   return s.skip || s.grad_scale == 0 ? 0.0f : decay / s.grad_scale;
 }

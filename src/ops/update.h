@@ -11,12 +11,12 @@
 
 namespace athanor {
 
-// A contiguous range of a unit's weights (or this rank's shard of it) with its optimizer state. The op zeroes the
-// gradient for the next step, even if the step is skipped. Rounding, by dtype:
-//   master f32: exact; with a bf16 param it passes settled() (tensor/half.h)
-//   master i16: remainders of f32 masters whose upper halves are `param`
-//   bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i): the master by the upper 16
-//   bits; with moment_stream instead, m by the upper and v by the lower 16 bits
+// A contiguous range of a unit's weights (or of this rank's shard) with its optimizer state. The op zeroes the gradient
+// for the next step, even if the step is skipped. Rounding, by dtype:
+//   master f32: exact; with a bf16 param rounded by settled() (tensor/half.h)
+//   master i16: remainders of f32 master weights whose upper halves are `param`
+//   bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i): the master weight by the
+//   upper 16 bits; with moment_stream instead, m by the upper and v by the lower 16 bits
 struct UpdatePart {
   Tensor master;  // [n] f32, bf16 or i16
   Tensor param;   // [n] compute copy: bf16 or f16 with f32 masters, bf16 with i16 masters, absent otherwise
@@ -26,7 +26,7 @@ struct UpdatePart {
   uint64_t stream = 0, moment_stream = 0, first = 0;
 };
 
-// Whether a rule has a state. The functions below implement fields(), checks and memory traffic for all rules.
+// Use of a state by a rule. The functions below implement fields(), checks and memory traffic for all rules.
 enum class Kept : uint8_t { none, optional, required };
 struct UpdateStates {
   Kept m, v;
@@ -110,7 +110,7 @@ struct AdamW {
 
 // AdamW with 8-bit moments [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: each block of
 // kMomentBlock elements stores its amax in f32 and per element an index into the 256 values of ops/dynamic_map.h. A
-// step dequantizes the moments to f32, computes with the same rounding as AdamW, and quantizes them again.
+// step dequantizes the moments to f32, computes with the same rounding as AdamW, and quantizes the new moments.
 struct AdamW8bit {
   struct Part {
     Tensor master, param, grad;  // as in UpdatePart
@@ -169,7 +169,7 @@ struct AdamW8bit {
 };
 
 // Stochastic gradient descent, in the order of operations of torch.optim.SGD:
-//   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g where there is no m)
+//   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g if there is no m)
 // with g = grad * state.grad_scale. With `direction`, grad is an update direction computed by another rule: it is not
 // scaled, and the decay is decoupled (w -= lr wd w).
 struct Sgd {
@@ -361,7 +361,7 @@ ATHANOR_HOST_DEVICE ScheduleFreeScalars schedule_free_scalars(const Op& op, cons
           .m_step = float((1 - op.beta1) * lr)};
 }
 
-// Weight of the current weights in their running average.
+// Returns the weight of the current weights in their running average.
 inline ATHANOR_HOST_DEVICE float ema_rate(double decay, int average, const StepState& s) {
   return float(1 - decay) / s.corrections[average];
 }

@@ -8,7 +8,7 @@ namespace athanor {
 struct VocabPart {
   int64_t first = 0, count = 0, total = 0;
   explicit operator bool() const { return total > 0; }
-  // Local row of a token below total, or -1 if another rank has it.
+  // Returns the local row of a token below total, or -1 if another rank has it.
   int32_t row(int32_t token) const {
     if (total == 0) return token;
     return token >= first && token < first + count ? int32_t(token - first) : -1;

@@ -1,8 +1,8 @@
 // Adafactor: second moments factored into rows and columns, no first moments, and updates clipped to an RMS of 1 per
-// tensor. A vector is a matrix of one column, whose factored moments are its unfactored ones. The learning rate is the
-// run's: no relative steps and no scaling by the weights' RMS, as in T5's training. Sums of squares are all-reduced
-// over the ranks that shard the tensor, in the order of logical shards if results must not depend on the number of
-// ranks. Second moments are replicated on all ranks.
+// tensor. A vector is treated as a matrix of one column, whose factored moments equal its unfactored ones. The learning
+// rate is the run's, as in T5's training: no relative steps and no scaling by the weights' RMS. Sums of squares are
+// all-reduced over the ranks that shard the tensor, in the order of logical shards if results must not depend on the
+// number of ranks. Second moments are replicated on all ranks.
 #include "ops/adafactor.h"
 
 #include <span>
@@ -54,7 +54,7 @@ class AdafactorRule final : public UpdateRule {
     size_t unit;
     ParamStore::Range range;  // elements of the unit
     Sides sides;
-    int64_t first_row, first_column;  // offsets of its second moments in the unit's states
+    int64_t first_row, first_column;  // offsets of the tensor's second moments in the unit's states
   };
 
   // The tensors are the same in every step.

@@ -1,5 +1,5 @@
-// AdamW, and Adam with coupled weight decay: one op for all weights of the rule; with update clipping, AdamW's
-// directions first, then the weights.
+// AdamW, and Adam with coupled weight decay: one op for all weights of the rule. With update clipping, AdamW first
+// computes and clips the directions, then moves the weights.
 #include "ops/lamb.h"
 #include "optim/rule.h"
 

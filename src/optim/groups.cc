@@ -20,7 +20,7 @@ bool fits(const ParamGroup& group, const std::string& name, Role role) {
   return (!group.role || *group.role == role) && ::fnmatch(group.match.c_str(), name.c_str(), 0) == 0;
 }
 
-// Sequences of a name's dot-separated components, longest first: suggestions for a mistyped pattern.
+// Returns sequences of a name's dot-separated components, longest first: suggestions for a mistyped pattern.
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<size_t> starts{0};
   for (size_t i = 0; i < name.size(); ++i)
@@ -48,7 +48,7 @@ std::vector<std::string> parts_of(const std::string& name) {
       Exit::usage);
 }
 
-// Consecutive pieces() of one parameter are one tensor in memory, which can only be trained or frozen as a whole.
+// Consecutive pieces() of one parameter are one tensor in memory, which can only be frozen or trained as a whole.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };
@@ -190,7 +190,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
 std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
-  const HfSlice* largest = nullptr;  // the largest of the matrices for which the group requests 8-bit moments
+  const HfSlice* largest = nullptr;  // largest matrix for which the group requests 8-bit moments
   std::optional<RuleName> rule;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];

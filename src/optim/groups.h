@@ -1,5 +1,5 @@
 // Parameter groups: each weight is updated by the rule of the first group whose pattern and role match its name in
-// checkpoint files, or by the run's own rule. Everything here is resolved before training starts.
+// checkpoint files, or by the run's rule if no group matches. All groups are resolved before training starts.
 #pragma once
 #include <optional>
 #include <string>
@@ -33,7 +33,7 @@ struct RuleOptions {
   bool operator==(const RuleOptions&) const = default;
 };
 
-// Absent fields take the run's options.
+// Fields without a value take the run's options.
 struct ParamGroup {
   std::string match = "*";   // pattern for names in checkpoint files: * matches any characters, ? one
   std::optional<Role> role;  // matches only weights of this role
@@ -59,7 +59,7 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  int64_t muon_elements_at_once = 4 << 20;  // a rank orthogonalizes so many together, at least one tensor
+  int64_t muon_elements_at_once = 4 << 20;  // max elements that a rank orthogonalizes together, at least one tensor
   double normuon_beta2 = 0.95;              // normuon also uses muon's options
   int64_t min_8bit_size = 4096;      // has_8bit_moments(): minimum number of elements of a matrix with 8-bit moments
   double update_clip_threshold = 0;  // adamw: maximum RMS of a tensor's update; 0 = off
@@ -70,14 +70,14 @@ struct OptimizerOptions {
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 
-// Index of the group of each of ParamStore::pieces(), or -1. Freezes the weights of frozen groups. Throws an Error for
-// a pattern that matches nothing and for weights that their rule cannot update.
+// Returns for each of ParamStore::pieces() the index of its group, or -1. Freezes the weights of frozen groups. Throws
+// an Error for a pattern that matches nothing and for weights that their rule cannot update.
 std::vector<int> assign_groups(const OptimizerOptions&, ParamStore&);
 RuleOptions rule_options(const OptimizerOptions&, int group);
-// The rule of a weight: its group's, or adamw for a weight that cannot have 8-bit moments. `slice`: part of parameter
-// `spec`.
+// Returns the rule of a weight: its group's, or adamw for a weight that cannot have 8-bit moments. `slice`: part of
+// parameter `spec`.
 RuleOptions rule_of(const OptimizerOptions&, int group, const ParamSpec& spec, const HfSlice& slice);
-// One line per group that has weights: their names, with * for layer indices, and how they are updated.
+// Returns one line per group that has weights: their names, with * for layer indices, and their update rule.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);
 // Explains why no weight has 8-bit moments although the optimizer supports them; empty otherwise.
 std::string why_no_8bit_moments(const OptimizerOptions&, ParamStore&);

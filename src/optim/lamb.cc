@@ -1,5 +1,5 @@
-// LAMB: Adam's directions with decay, each tensor's scaled to the norm of its weights. Squared norms are all-reduced
-// over the ranks that shard the tensor; with rank-invariant sums they are added in the order of logical shards, so that
+// LAMB: Adam's directions with decay, scaled per tensor to the norm of its weights. Squared norms are all-reduced over
+// the ranks that shard the tensor; with rank-invariant sums they are added in the order of logical shards, so that
 // results do not depend on the number of ranks.
 #include "optim/lamb.h"
 

@@ -1,10 +1,10 @@
-// Shared by lamb and onebit_lamb.
+// Functions shared by lamb and onebit_lamb.
 #pragma once
 #include "optim/rule.h"
 
 namespace athanor {
 
-// This rank's shard of a unit's master weights in f32: the masters themselves, or a converted copy.
+// This rank's shard of a unit's master weights in f32: the master weights themselves, or a converted copy.
 struct F32Masters {
   Buffer copy;
   const ParamStore::Unit& unit;
@@ -12,10 +12,10 @@ struct F32Masters {
   Tensor part(ParamStore::Range range) const { return copy ? unit.part(copy.t, range) : unit.masters_on_device(range); }
 };
 
-// The passes: directions and squared norms; reduction over ranks; scaling and the weight update.
+// Returns the passes: directions and squared norms; reduction over ranks; scaling and the weight update.
 std::vector<UpdatePass> lamb_passes();
 
-// State of onebit_lamb [2], replicated on all ranks: {average, factor} of a tensor's trust ratios.
+// State of onebit_lamb [2] per tensor, replicated on all ranks: {average, factor} of its trust ratios.
 constexpr size_t kTrustState = 4;  // index among the rule's states
 Tensor trust_of(const ParamStore&, const Placed&, const UpdateRange&);
 

@@ -1,4 +1,4 @@
-// Lion: one op over all its weights.
+// Lion: one op over all weights of the rule.
 #include "optim/rule.h"
 
 namespace athanor {

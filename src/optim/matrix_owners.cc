@@ -21,7 +21,7 @@ std::vector<WholeMatrix> matrices_of(const ParamSpec& spec, const Shape& shape, 
   return all;
 }
 
-// Sets the parts of a tensor that the ranks along the cuts hold.
+// Sets the parts of a tensor that the ranks along Placement::cuts hold.
 void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore::Piece& piece, const RankGrid& grid) {
   const ParamSpec& spec = params.specs()[size_t(piece.param)];
   const auto number = size_t(piece.slice - spec.slices.data());
@@ -42,7 +42,7 @@ void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore:
 }
 
 // Deals out tensors, most expensive first, each to the owner with the least work. The owner with the most work becomes
-// rank 0, so that the plan of rank 0 is the slowest rank's.
+// rank 0, so that rank 0's plan is that of the slowest rank.
 std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixTensor>& tensors, int ranks) {
   std::vector<const MatrixTensor*> order;
   for (const MatrixTensor& t : tensors) order.push_back(&t);

@@ -1,8 +1,8 @@
-// Assigns matrices to the ranks that orthogonalize them, and plans the communication. Every tensor of matrices has one
+// Assigns matrices to the ranks that orthogonalize them, and plans the communication. Each tensor of matrices has one
 // owner among all ranks that hold parts of the weights (ProcessMesh::weights()), replicas included. Tensors are dealt
-// out by cost, most expensive first, so that owners have about equal work. A round is an exchange of one tensor of
-// every owner. Rounds of small tensors are processed together, as a group, overlapped with receiving the next group's
-// inputs and sending the last group's results.
+// out by cost, most expensive first, so that owners have about equal work. In a round one tensor of each owner is
+// exchanged. Rounds of small tensors are processed together, as a group; computing a group overlaps receiving the next
+// group's inputs and sending the last group's results.
 #pragma once
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace athanor {
 struct WholeMatrix {
   int64_t offset, rows, cols, stride;
   bool in_out;
-  int64_t numbers;  // offset of its outputs' values in the unit's per-output state
+  int64_t numbers;  // offset of its values in the unit's per-output state
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
   double cost() const;
@@ -22,22 +22,22 @@ struct WholeMatrix {
   Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
 };
 
-// A tensor of the checkpoint, without padding, and its matrices: several if queries, keys and values are stored next to
-// each other.
+// A checkpoint tensor, without padding, and its matrices: several if queries, keys and values are stored next to each
+// other.
 struct MatrixTensor {
-  // The part of the tensor held by one rank along the axes that cut the tensor (Placement::cuts). Tensors are sent part
-  // after part.
+  // Part of the tensor held by one rank along the axes that cut the tensor (Placement::cuts). Parts are sent one after
+  // the other.
   struct Part {
     ParamStore::Range range;     // elements of the rank's unit
     int64_t at = 0;              // offset among the concatenated parts
-    int first = 0;               // first of the ranks that hold this same part
+    int first = 0;               // first of the ranks that hold the same part
     std::vector<Strips> strips;  // location of its elements in the tensor
   };
   size_t unit;
   int64_t numel;
   const Placement* placement;
   std::vector<WholeMatrix> matrices = {};
-  std::vector<Part> parts = {};  // by rank along the cuts; ranks with the same part share its `at`
+  std::vector<Part> parts = {};  // one per rank along the cuts; ranks with the same part share its `at`
   bool in_order = true;          // the concatenated parts equal the tensor
   double cost() const;
 };
@@ -45,19 +45,18 @@ struct MatrixTensor {
 class MatrixOwners {
  public:
   // The ranks are those of ProcessMesh::weights(). numbers_state: index of the per-output state; -1 if the rule has
-  // none. A group has as many rounds as keep every owner's tensors within `at_once` elements, at least one.
+  // none. A group has as many rounds as keep each owner's tensors within `at_once` elements, at least one round.
   MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int64_t at_once, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }
-  // By rank: the tensor that it processes in round j, or null.
+  // Tensor that each rank processes in round j, or null.
   const std::vector<const MatrixTensor*>& round(size_t j) const { return rounds_[j]; }
   struct Group {
     size_t first, last;  // rounds [first, last)
   };
   const std::vector<Group>& groups() const { return groups_; }
   int ranks() const { return ranks_; }
-  // The part of a tensor that rank k updates: a range of its unit's elements, and its offset among the concatenated
-  // parts.
+  // Part of a tensor that rank k updates: a range of its unit's elements, and its offset among the concatenated parts.
   struct Held {
     ParamStore::Range range;
     int64_t at;
@@ -65,13 +64,13 @@ class MatrixOwners {
     Tensor of(const Tensor& parts) const { return parts.slice(at, at + size()); }
   };
   Held held(const MatrixTensor&, int k) const;
-  // True if rank k sends its part to the owner (or, as the owner, copies it locally): its coordinates differ from the
-  // owner's only along axes that cut or shard the tensor, and of several ranks with the same part it is the one with
-  // the owner's index along the cuts, or else the first.
+  // True if rank k sends its part to the owner (or, as the owner, copies it locally). Rank k's coordinates must differ
+  // from the owner's only along axes that cut or shard the tensor. Among ranks with the same part the sender is the one
+  // with the owner's index along the cuts, or else the first.
   bool gives(const MatrixTensor&, int owner, int k) const;
 
-  // The communication of all rounds, with elements of `size` bytes: per round the averages, then the updates.
-  // Averages of the first and updates of the last group are not overlapped.
+  // Returns the communication of all rounds, with elements of `size` bytes: for each round the averages, then the
+  // updates. Averages of the first group and updates of the last group are not overlapped.
   std::vector<MatrixExchange> exchanges(size_t size) const;
   // True if the averages of a tensor are distributed over several ranks.
   bool gathers() const { return gathers_; }

@@ -1,8 +1,8 @@
 // Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: orthogonalizes the momentum of each
 // matrix by Newton-Schulz iterations; NorMuon [Li et al. 2025] then equalizes the size of its outputs. Queries, keys
 // and values, stored as one tensor, are separate matrices. Each matrix is orthogonalized by only one rank, its owner
-// (matrix_owners.h): momenta are sent to it before and updates come back after, overlapped with other GEMMs. The owner
-// assembles a matrix from the parts of several ranks, and cuts its update into the same parts.
+// (matrix_owners.h): momenta are sent to the owner before and updates are sent back after, overlapped with other GEMMs.
+// The owner assembles a matrix from the parts of several ranks, and cuts its update into the same parts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,7 +30,7 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}};
 
-// Number of outputs of each piece's matrix, for the second moment of NorMuon.
+// Returns the number of outputs of each piece's matrix, for the second moment of NorMuon.
 std::vector<int64_t> outputs_of(const ParamStore& params) {
   std::vector<int64_t> sizes;
   for (const auto& piece : params.pieces()) {
@@ -87,10 +87,10 @@ class MuonRule final : public UpdateRule {
     if (normalizes() && group.size() > 1) share_numbers(c, params, placed);
   }
 
-  // An exchange that may overlap with the GEMMs of another round.
+  // Exchange that may overlap with the GEMMs of another round.
   struct Sent {
     struct Part {
-      Tensor grad, update;  // range of this rank's shard, and the received update
+      Tensor grad, update;  // range of this rank's shard; the received update
     };
     Buffer out, in;
     Ctx::Ticket ticket;
@@ -105,7 +105,7 @@ class MuonRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // NorMuon's state of a unit: mean squares per output.
+  // Returns NorMuon's state of a unit: mean squares per output.
   static Tensor numbers_of(const ParamStore& params, size_t unit, const Placed& placed) {
     return params.units()[unit]->states[placed.states[1]].t;
   }
@@ -142,8 +142,8 @@ class MuonRule final : public UpdateRule {
     for (size_t j = group.first; j < group.last; ++j) all.push_back(collect(c, params, j));
     return all;
   }
-  // Starts sending the momenta of a round's tensors to the owners within this replica of the weights. They are rounded
-  // before they are sent, so they do not depend on the number of ranks.
+  // Starts sending the momenta of a round's tensors to the owners within this replica of the weights. Momenta are
+  // rounded before they are sent, so results do not depend on the number of ranks.
   Sent collect(Ctx& c, const ParamStore& params, size_t j) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);
@@ -175,8 +175,8 @@ class MuonRule final : public UpdateRule {
     return sent;
   }
 
-  // Returns the updates of this rank's tensors of a group of rounds [numel], computed from their momenta; in parts, as
-  // they are sent. Frees the momenta.
+  // Computes the updates [numel] of this rank's tensors in a group of rounds from their momenta, in the order of the
+  // parts to send. Frees the momenta.
   std::vector<Buffer> updates_of(Ctx& c, const ParamStore& params, const Placed& placed, MatrixOwners::Group group,
                                  std::vector<Sent>& momenta, Tensor step_state) const {
     const auto me = size_t(c.mesh.weights().rank());
@@ -186,14 +186,14 @@ class MuonRule final : public UpdateRule {
                      .iterations = polar ? kPolarExpress : kQuintic,
                      .margin = polar ? 1.02 : 1,
                      .tf32 = c.recipe.tf32};
-    const auto for_each = [&](const auto& fn) {  // of this rank's tensors: number within the group, tensor
+    const auto for_each = [&](const auto& fn) {  // calls fn(index within the group, tensor) for this rank's tensors
       for (size_t i = 0; i < momenta.size(); ++i)
         if (const MatrixTensor* mine = owners_->round(group.first + i)[me]) fn(i, *mine);
     };
     for_each([&](size_t i, const MatrixTensor& mine) {
       averages[i] = rearranged(c, mine, std::move(momenta[i].in), false);
       updates[i] = c.alloc("updates of matrices", gemm_type(c), {mine.numel});
-      int64_t at = 0;  // matrices one after the other
+      int64_t at = 0;  // offset of the matrix; matrices follow each other
       for (const WholeMatrix& m : mine.matrices) {
         const Tensor y = updates[i].t.slice(at, at + m.rows * m.cols).view({m.rows, m.cols});
         op.matrices.push_back({.y = y, .x = m.in(averages[i].t), .scale = normalizes() ? 1 : scale(m)});
@@ -222,7 +222,7 @@ class MuonRule final : public UpdateRule {
         .x = x, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
   }
 
-  // Starts sending the updates of a round to all ranks that apply a part of them, in every replica of the weights.
+  // Starts sending the updates of a round to all ranks that apply parts of them, in all replicas of the weights.
   Sent spread(Ctx& c, const ParamStore& params, size_t j, Buffer updates) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);

@@ -65,11 +65,11 @@ class Exchange {
   Buffer records_, received_;
 };
 
-struct LambTensors {  // tensors of a run, for onebit_lamb
+struct LambTensors {  // for onebit_lamb: tensors of a run
   Tensor fresh, ratios, w;
 };
 
-// Common to both rules: all-reduces the workers' momenta of a run, and replaces its gradients by directions.
+// Base of both rules: all-reduces the workers' momenta of a run, and replaces its gradients by directions.
 class OneBitRule : public UpdateRule {
  public:
   explicit OneBitRule(const RuleOptions& options) : o_(options) {
@@ -189,7 +189,7 @@ class OneBitLambRule final : public OneBitRule {
   void begin(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) {
     maxima_ = c.alloc("largest ratios of variances", DType::f32, {int64_t(placed.all_ranges)});
     c.run(Fill{.x = maxima_.t});
-    std::optional<F32Masters> masters;  // masters of the current unit, shared by its runs
+    std::optional<F32Masters> masters;  // master weights of the current unit, shared by its runs
     for (const OwnedRun& own : owned_runs(params, placed)) {
       if (!masters || &masters->unit != &own.unit) masters.emplace(c, own.unit);
       const auto [begin, end] = own.range;
@@ -229,7 +229,7 @@ class OneBitLambRule final : public OneBitRule {
     scale_by_trust_ratios(c, params, placed, 1, sums.t);
   }
 
-  Buffer maxima_;  // kept from the first to the second pass: maximum per tensor over its blocks
+  Buffer maxima_;  // kept from the first to the second pass: each tensor's maximum over its blocks
 };
 
 }  // namespace

@@ -141,8 +141,8 @@ void Optimizer::find_ranges(const ParamStore& params) {
   ranges_known_ = true;
 }
 
-// The last pass of each rule updates its own weights, and averages of the weights come after these: all of them share
-// one sweep, so that masters are copied to the device only once.
+// The last pass of each rule updates only its own weights, and averages of the weights are updated afterwards. All
+// these passes share one sweep, so that master weights are copied to the device only once.
 void Optimizer::find_sweeps(const ParamStore& params) {
   std::vector<std::pair<size_t, size_t>> last;
   for (size_t b = 0; b < bundles_.size(); ++b) {
@@ -156,7 +156,8 @@ void Optimizer::find_sweeps(const ParamStore& params) {
 
 namespace {
 
-// The part of a rule's ranges within a stretch. Elements keep their offsets in the unit, and so their random bits.
+// Returns the part of a rule's ranges within a stretch. Elements keep their offsets in the unit, and therefore their
+// random bits.
 Placed within(const Placed& all, const StateStretch& stretch) {
   Placed placed{.states = all.states, .averages = all.averages, .all_ranges = all.all_ranges};
   for (size_t i = 0; i < all.ranges.size(); ++i) {
@@ -174,7 +175,7 @@ Placed within(const Placed& all, const StateStretch& stretch) {
 void add_used(StateStretch& stretch, const ParamStore& params, const Placed& placed, const UpdatePass& pass) {
   using Use = UpdatePass::Use;
   const ParamStore::Unit& unit = *params.units()[stretch.unit];
-  if (pass.of == UpdatePass::Of::whole_units) {  // includes elements between the rule's weights
+  if (pass.of == UpdatePass::Of::whole_units) {  // includes elements between the weights of the rule
     if (pass.masters != Use::no) stretch.masters = stretch.values = {stretch.range};
     stretch.grads = {stretch.range};
     if (pass.states != Use::no)

@@ -1,5 +1,5 @@
 // Optimizer: the update rules of a run's groups, their states, and one step of all rules. If master weights and states
-// are offloaded to host memory, passes run stretch by stretch (param/state_stream.h), otherwise each pass runs once, on
+// are offloaded to host memory, passes run stretch by stretch (param/state_stream.h); otherwise each pass runs once, on
 // all weights of its rule.
 #pragma once
 #include <memory>
@@ -20,7 +20,7 @@ class Optimizer {
   bool compresses() const { return !bundles_.empty() && bundles_.front().warm_up != nullptr; }
   // True if a rule reads or writes the gradients of several units at once.
   bool whole_gradients() const;
-  // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
+  // Runs one step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
   void step(Ctx&, ParamStore&, Tensor step_state, bool compressed = false);
 
  private:
@@ -28,12 +28,12 @@ class Optimizer {
   // all weights.
   struct Bundle {
     RuleOptions options;
-    std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
+    std::vector<std::pair<size_t, bool>> pieces = {};  // index of a piece; true if it has weight decay
     std::unique_ptr<UpdateRule> rule = nullptr;
-    std::unique_ptr<UpdateRule> warm_up = nullptr;  // rule to use until gradients are compressed; null: none
+    std::unique_ptr<UpdateRule> warm_up = nullptr;  // rule used until gradients are compressed; may be null
     Placed placed = {};
   };
-  // Passes of one rule, or the last passes of all rules, run stretch by stretch.
+  // Passes that run stretch by stretch: one pass of one rule, or the last passes of all rules.
   struct Sweep {
     struct Part {
       size_t bundle, pass;
@@ -51,7 +51,7 @@ class Optimizer {
   Sweep sweep_of(const ParamStore&, const std::vector<std::pair<size_t, size_t>>& passes) const;
   void run_sweep(Ctx&, ParamStore&, const Sweep&, Tensor step_state);
   std::vector<Bundle> bundles_;
-  std::vector<Sweep> sweeps_;  // in the order of a step's passes; empty for a pass over everything
+  std::vector<Sweep> sweeps_;  // in the order of a step's passes; empty for passes over everything
   std::vector<StateSpec> states_;
   std::vector<Average> averages_;
   bool ranges_known_ = false;

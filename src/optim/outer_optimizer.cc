@@ -20,7 +20,7 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, ParamStore& params, 
         "a delay of ", options_.delay, " steps in rounds of ", options_.steps, ", mixing ", options_.mixing);
 }
 
-// Calls in the background use the states' memory.
+// Waits for background collectives, which use the states' memory.
 OuterOptimizer::~OuterOptimizer() {
   for (const Sent& sent : sent_) {
     try {
@@ -87,7 +87,7 @@ void OuterOptimizer::for_each(Ctx& c, int64_t fragment, const Used& use, const F
   stream_states(c, params_, all, [&](const StateStretch& s) {
     const ParamStore::Unit& unit = *params_.units()[s.unit];
     const ParamStore::State& theta = unit.states[first_state_];
-    int64_t at = 0;  // bytes of the unit's deltas before those of the part
+    int64_t at = 0;  // offset in bytes of the part's deltas among the unit's
     for (const ParamStore::Range& range : theta.within(s.range)) {
       const int64_t bytes = params_.worker().workers * packed_bytes(DType::f4_e2m1, range.end - range.begin);
       fn(Part{.unit = unit,
@@ -116,7 +116,7 @@ void OuterOptimizer::sum_packed(Ctx& c, const Tensor& delta, const Tensor& packe
   c.run(SumGroups{.y = delta, .groups = packed, .count = params_.worker().workers});
 }
 
-// Sets `delta` to the sum of the workers' deltas, at once or by receive().
+// Sets `delta` to the sum of the workers' deltas, immediately or in receive().
 void OuterOptimizer::send(Ctx& c, const Part& p, const Tensor& delta, Sent& sent) const {
   read_weights(c, p, delta);
   const Shape row{1, delta.numel()};
@@ -174,8 +174,8 @@ void OuterOptimizer::update(Ctx& c, const Part& p, const Tensor& delta) const {
                   .alpha = float(options_.mixing),
                   .beta = float(1 - options_.mixing)});
   const Tensor value = p.unit.value ? p.unit.part(p.unit.value, p.range) : Tensor{};
-  // Rounds the weights by settled() (tensor/half.h), so that f32 and split masters hold the same values; without mixing
-  // the global weights, too.
+  // Rounds the weights by settled() (tensor/half.h), so that f32 and split master weights hold the same values. Without
+  // mixing this also rounds the global weights.
   if (value && value.dtype == DType::bf16)
     c.run(SplitMaster{.param = value, .rest = p.unit.is_split() ? p.master() : Tensor{}, .master = weights});
   if (!p.unit.is_split()) c.run(Cast{.y = p.master(), .x = weights});

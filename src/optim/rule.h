@@ -1,5 +1,5 @@
-// UpdateRule: computes new weights from gradients for some of the weights. A rule only declares its states; they are
-// allocated, sharded and saved elsewhere.
+// UpdateRule: computes new weights from gradients for some of the weights. A rule declares its states; other code
+// allocates, shards and saves them.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -19,8 +19,8 @@ struct UpdateRange {
   bool decays;
 };
 
-// Adjacent elements of a unit; those before `decayed` have weight decay. Streams: random streams for stochastic
-// rounding.
+// Adjacent elements of a unit; weight decay applies to elements before `decayed`. Streams: random streams for
+// stochastic rounding.
 struct UpdateRun {
   size_t unit;
   int64_t begin, end, decayed;
@@ -30,10 +30,10 @@ struct UpdateRun {
 struct KeptState {
   std::string_view name;  // name in checkpoint files; rules with states of the same name share buffers
   DType dtype;
-  // Number of values per piece, which are replicated on all ranks; null: one value per element or block.
+  // Number of values per piece, which are replicated on all ranks; null: one value per element or block, sharded.
   std::vector<int64_t> (*sizes)(const ParamStore&) = nullptr;
   int64_t block = 1;            // elements that share a value
-  int64_t aligned = 1;          // as StateSpec::aligned
+  int64_t aligned = 1;          // see StateSpec::aligned
   bool of_all_workers = false;  // identical on all workers
 };
 
@@ -46,10 +46,10 @@ struct Placed {
   size_t first_range = 0, all_ranges = 0;  // index of ranges[0] among all ranges of the rule, and their number
 };
 
-// A part of a step, and its use of tensors that may be in host memory (param/state_stream.h): master weights, and the
+// One pass of a step, and its use of tensors that may be in host memory (param/state_stream.h): master weights, and the
 // rule's states with one value per element or block.
 struct UpdatePass {
-  enum class Of : uint8_t { elements, whole_units, everything };  // minimum extent of one run()
+  enum class Of : uint8_t { elements, whole_units, everything };  // unit of work of one run()
   enum class Use : uint8_t { no, reads, writes };
   Of of = Of::elements;
   Use masters = Use::writes, states = Use::writes;
@@ -60,8 +60,8 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // A step consists of these passes, in order; the last one is over elements. Passes over everything use no masters or
-  // states.
+  // A step consists of these passes, in order; the last one is over elements. Passes over everything use no master
+  // weights or states.
   virtual std::vector<UpdatePass> passes() const { return {{}}; }
   // Called after StepControl has decided about the step. The last pass zeroes the gradients.
   virtual void run(size_t pass, Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
@@ -86,7 +86,7 @@ std::unique_ptr<UpdateRule> make_qk_clip(double threshold, uint64_t seed);
 // Runs after all other rules: keeps a running average of the new weights, exponential or with equal weights.
 std::unique_ptr<UpdateRule> make_average(const Average&);
 
-// Merges adjacent ranges, given in the order of units and positions.
+// Merges adjacent ranges, which must be in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
 // This rank's part of a run, with its unit.
 struct OwnedRun {
@@ -95,8 +95,8 @@ struct OwnedRun {
   const UpdateRun& run;
 };
 std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
-// This rank's parts of the runs, for elementwise ops, in device memory. Includes m and v of `placed` if they exist and
-// have one value per element. A pass requests only what it uses.
+// Returns this rank's parts of the runs, for elementwise ops, in device memory. Includes m and v of `placed` if they
+// exist and have one value per element. A pass should request only what it uses.
 enum class PartsOf : uint8_t { weights_and_states, weights, states };
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&, PartsOf = PartsOf::weights_and_states);
 // Calls visit(leaf, range of the unit's elements) for this rank's part of a tensor in each leaf (logical shard), if not
@@ -110,11 +110,11 @@ void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, Pa
     if (range.begin < range.end) visit(leaf, range);
   }
 }
-// All-reduces results that each rank computed on its shards, if the weights are sharded. `subject` names them in error
-// messages.
+// All-reduces the results that each rank computed on its shards, if the weights are sharded. `subject` names them in
+// error messages.
 void reduce_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& found,
                        Reduce how = Reduce::sum);
-// Scales the update directions that were stored in place of the gradients down to an RMS of `limit` per tensor.
+// Scales the update directions that were stored in place of the gradients down to an RMS of at most `limit` per tensor.
 void clip_updates(Ctx&, const ParamStore&, const Placed&, double limit);
 // Moves the weights against the directions that were stored in place of the gradients, with decoupled decay.
 void move_along(Ctx&, const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);

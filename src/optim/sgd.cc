@@ -1,4 +1,4 @@
-// Stochastic gradient descent: one op for all its weights; stateless without momentum.
+// Stochastic gradient descent: one op for all weights of the rule; stateless without momentum.
 #include "optim/rule.h"
 
 namespace athanor {

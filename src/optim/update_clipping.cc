@@ -9,8 +9,8 @@
 namespace athanor {
 namespace {
 
-// Clips the tensors of one unit. Each tensor has a single factor, but sums of squares are computed per row, so that
-// many thread blocks take part.
+// Clips the tensors of one unit. Each tensor has one factor, but sums of squares are computed per row, so that many
+// thread blocks take part.
 void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> tensors, double limit) {
   const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
   const auto pieces = params.pieces();

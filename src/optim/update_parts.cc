@@ -10,7 +10,7 @@ std::vector<UpdateRun> joined(const std::vector<UpdateRange>& ranges) {
   std::vector<UpdateRun> runs;
   for (const UpdateRange& r : ranges) {
     const auto [begin, end] = r.range;
-    // A run must not continue with decayed weights after weights without decay.
+    // Within a run, decayed weights must come before weights without decay.
     const bool goes_on = !runs.empty() && runs.back().unit == r.unit && runs.back().end == begin &&
                          (!r.decays || runs.back().decayed == begin);
     if (!goes_on)

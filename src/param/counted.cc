@@ -1,5 +1,5 @@
-// Which gradients a rank adds to the gradient norm: each gradient counts on exactly one rank, however it is sharded or
-// replicated.
+// Selects the gradients that a rank adds to the gradient norm: each gradient counts on exactly one rank, however it is
+// sharded or replicated.
 #include <algorithm>
 
 #include "param/param_store.h"

@@ -12,10 +12,10 @@ struct AxisRange {
   bool operator==(const AxisRange&) const = default;
 };
 
-// Slice `index` of `count` equal slices: one range per part of spec.cut, in order, all covering the same heads. If
-// spec.cut has no axis, there are no ranges: every rank holds the whole parameter. Throws an Error naming the parameter
-// unless the number of heads of each part is a multiple of `count`; in repeated parts `count` may be a multiple of that
-// number instead. Slices of a padded cut are equal or differ by one.
+// Returns slice `index` of `count` equal slices: one range per part of spec.cut, in order, all covering the same heads.
+// If spec.cut has no axis, there are no ranges: each rank holds the whole parameter. Throws an Error naming the
+// parameter unless the number of heads of each part is a multiple of `count`; in repeated parts `count` may instead be
+// a multiple of that number. Slices of a padded cut are equal or differ by one.
 std::vector<AxisRange> cut(const ParamSpec& spec, int64_t count, int64_t index);
 
 }  // namespace athanor

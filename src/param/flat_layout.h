@@ -12,7 +12,7 @@ struct FlatLayout {
   int64_t trained = 0;          // [0, trained) holds matrices and embeddings, then vectors; the rest is not trainable
   int64_t numel = 0;            // size of the whole buffer with padding; a multiple of shards * align
 
-  // Every parameter starts at a multiple of `align` elements.
+  // Each parameter starts at a multiple of `align` elements.
   static FlatLayout make(std::span<const ParamSpec> specs, int shards, int64_t align);
 };
 

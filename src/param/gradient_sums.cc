@@ -1,5 +1,5 @@
-// Sums of gradients over ranks: leaf by leaf and in a tree, in backward or after it, whole or packed; and over the
-// tensor-parallel ranks, of weights that several of them have.
+// Sums of gradients over data-parallel ranks: leaf by leaf and in a tree, during or after backward, unquantized or
+// packed. Also sums over the tensor-parallel ranks that have the same weights.
 #include <bit>
 
 #include "ops/packed_groups.h"
@@ -56,7 +56,8 @@ void ParamStore::reduce_gradients(Ctx& c) {
   add_tied_gradients(c);
 }
 
-// Rounding after a Hadamard transform gives padding next to a parameter a gradient, with which an update would move it.
+// Clears the padding of packed gradients: rounding after a Hadamard transform gives padding next to a parameter a
+// nonzero gradient, and an update would then change the padding.
 void ParamStore::clear_padding(Ctx& c, const Unit& unit) {
   for (const int id : unit.params) {
     const int64_t end = offsets_[size_t(id)] + placements_[size_t(id)].shape.numel();
@@ -65,7 +66,8 @@ void ParamStore::clear_padding(Ctx& c, const Unit& unit) {
   }
 }
 
-// Sums gradients of weights that every tensor-parallel rank has whole, but uses only for its own heads or rows.
+// Sums gradients of weights that are whole on all tensor-parallel ranks, each of which uses them only for its own heads
+// or rows.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
     if (!specs_[id].trainable || !placements_[id].sums_parts() || !here(size_t(specs_[id].unit))) continue;
@@ -102,17 +104,18 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
          mesh.data_parallel().size() > 1;
 }
 
-// The ranks over which gradients of a unit without shards are summed.
+// Returns the ranks over which gradients of a unit without shards are summed.
 Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_copies() : mesh.data_parallel();
 }
 
-// The ranks that shard a unit, if it is sharded.
+// Returns the ranks that shard a unit, if it is sharded.
 Communicator& ParamStore::shards_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_shards() : mesh.shards();
 }
 
-// With copies, which are the slower level of the two, the ranks that shard one send more bits.
+// With several copies, the sums over them are sent in 4 bits, since they use the slower network, and the ranks that
+// shard one copy send 8 bits.
 DType ParamStore::packed_format(const ProcessMesh& mesh) const {
   return mesh.copies().size() > 1 ? DType::f8_e4m3 : DType::f4_e2m1;
 }
@@ -124,7 +127,7 @@ void ParamStore::reduce_copies(Ctx& c, const Tensor& grad, bool sends) {
 }
 
 // Starts reducing gradients to which no later micro-batch of the step adds. Every micro-batch allocates the scratch
-// buffers for it, because all micro-batches have the same memory plan.
+// buffers for the reduction, because all micro-batches have the same memory plan.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   leave_early_room(c);

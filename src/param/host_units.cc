@@ -1,7 +1,7 @@
-// Units whose weights and gradients are in pinned host memory while nobody computes with them. Weights are prefetched
-// to the GPU like all-gathers of sharded units (start_gather()). Gradients of a step's earlier micro-batches are copied
-// to the GPU before the unit's backward, which adds to them, and back to the host after it. Both have device buffers
-// only while the unit is in use. Updates get them stretch by stretch (param/state_stream.h).
+// Units whose weights and gradients are in pinned host memory while they are not in use. Weights are prefetched to the
+// GPU like all-gathers of sharded units (start_gather()). Gradients of a step's earlier micro-batches are copied to the
+// GPU before the unit's backward, which adds to them, and back to the host after it. Weights and gradients have device
+// buffers only while the unit is in use. Updates copy them stretch by stretch (param/state_stream.h).
 #include <algorithm>
 
 #include "param/param_store.h"
@@ -14,8 +14,9 @@ int64_t ParamStore::movable_units() const {
   return count;
 }
 
-// Spreads units evenly over the model, so that computing with units that stay on the GPU hides the copies. The last and
-// then the first unit are moved only after all others: a pass begins with them, so nothing hides their copies.
+// Spreads the moved units evenly over the model, so that the compute of units that stay on the GPU hides the copies.
+// The last and then the first unit are moved only after all others: a pass begins with them, so nothing hides their
+// copies.
 std::vector<size_t> ParamStore::units_to_move() const {
   std::vector<size_t> all;
   for (size_t u = 0; u < units_.size(); ++u)
@@ -48,7 +49,7 @@ void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   unit.gathering = c.overlap([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
 }
 
-// Counts the weights of a unit that was not prefetched: compute waits for their copy.
+// Counts the weight bytes of a unit that was not prefetched: compute waits for their copy.
 void ParamStore::count_waited(const Ctx& c, int u) const {
   if (!c.unit_traffic) return;
   for (int each = u; each >= 0; each = units_[size_t(each)]->next_together) {
@@ -59,7 +60,7 @@ void ParamStore::count_waited(const Ctx& c, int u) const {
 
 // Prefetches gradients of units in host memory; no-op if the unit does not exist.
 void ParamStore::start_gradients(Ctx& c, int u) {
-  if (!has_host_units() || sharded()) return;  // sharded: gradients that are added are sums over ranks
+  if (!has_host_units() || sharded()) return;  // sharded: the gradients to add to are sums over ranks
   for (int each = u; each >= 0; each = units_[size_t(each)]->next_together)
     if (Unit& unit = *units_[size_t(each)]; !unit.frozen && unit.home != Mem::device)
       start_gradients_of(c, unit, false);
@@ -84,7 +85,7 @@ Ctx::Ticket ParamStore::bring_gradients(Ctx& c, const Unit& unit, const Tensor& 
   return nullptr;
 }
 
-// Also computes the squared norm of the gradients so far: after the last micro-batch it is the step's.
+// Also computes the squared norm of the gradients so far, which is the step's norm after the last micro-batch.
 void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
   wait_for_sent(c);
   c.run(Fill{.x = unit.norm});

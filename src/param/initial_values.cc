@@ -1,4 +1,5 @@
-// Initial values of parameters: each element is a function of the seed, the tensor's name in files and its index there.
+// Initial values of parameters: each element is a function of the seed, the tensor's name in files and the element's
+// index in that tensor.
 #include <algorithm>
 
 #include "base/rng.h"

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLine = 64;  // bytes
 
-// Bounds between neighbouring NF4 values, in f32: a number rounds to value i if it is above bound i - 1 and at most
+// Bounds between neighbouring NF4 values, in f32: a number rounds to value i if it is above bound i - 1 and not above
 // bound i.
 constexpr std::array<float, 15> bounds_of_values() {
   std::array<float, 15> all{};
@@ -20,7 +20,7 @@ constexpr std::array<float, 15> bounds_of_values() {
 }
 constexpr std::array<float, 15> kBounds = bounds_of_values();
 
-// Loops over bounds outside, so that the values of a block are compared by vector instructions.
+// The outer loop is over bounds, so that vector instructions compare the values of a block.
 std::array<uint32_t, kNf4Block> nearest_values(const std::array<float, kNf4Block>& x) {
   std::array<uint32_t, kNf4Block> above{};
   for (const float bound : kBounds)

@@ -10,13 +10,13 @@
 
 namespace athanor {
 
-// How the values of a parameter are stored in memory.
+// Form in which the values of a parameter are stored in memory.
 enum class StoredAs : uint8_t {
   values,      // values in the compute dtype
   nf4,         // one Nf4Record per tensor of the file
   nf4_nested,  // NF4 with double quantization
-  // The layout of ops/int8_gemm.h whatever the file's order is: values [outputs, inputs] of the parameter, then from
-  // the next cache line on one scale per output. Only for inference on one rank.
+  // The layout of ops/int8_gemm.h, whatever the file's order: values [outputs, inputs] of the parameter, then, from the
+  // next cache line on, one scale per output. Only for inference on one rank.
   int8,
   int8_outliers  // int8, and GEMMs compute outliers of their inputs separately
 };
@@ -45,7 +45,7 @@ class Nf4Quantizer {
  public:
   Nf4Quantizer(int64_t elements, bool nested);
   void add(std::span<const float> values);
-  std::vector<std::byte> finish();  // returns the record, after all values were added
+  std::vector<std::byte> finish();  // returns the record; call after all values were added
 
  private:
   void quantize_block(const float* values, int64_t n);
@@ -64,7 +64,7 @@ class Nf4Quantizer {
 
 // Returns the absmaxes of a record in f32; does not read its packed values.
 std::vector<float> nf4_absmax(std::span<const std::byte> bytes, const Nf4Record&);
-// Dequantizes elements [begin, end) of a tensor to f32. packed: starts at the byte of element `begin`. absmax: for all
+// Dequantizes elements [begin, end) of a tensor to f32. packed: starts at the byte of element `begin`. absmax: of all
 // blocks.
 void dequantize_nf4(const std::byte* packed, std::span<const float> absmax, int64_t begin, int64_t end, float* out);
 

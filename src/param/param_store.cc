@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Common prefix of the names of a unit's parameters, up to a dot.
+// Returns the common prefix of the names of a unit's parameters, up to a dot.
 std::string common_name(const std::vector<ParamSpec>& specs) {
   std::string name = specs.at(0).name;
   for (const ParamSpec& spec : specs)
@@ -22,8 +22,8 @@ std::string common_name(const std::vector<ParamSpec>& specs) {
   return name.empty() ? specs[0].name : name;
 }
 
-// The unit to prefetch while `unit` computes: `unit` + `step` if all units are gathered; else the next one in that
-// direction that is in host memory, so that computing with units on the GPU also hides its copy. -1: none.
+// Returns the unit to prefetch while `unit` computes, or -1: `unit` + `step` if all units are gathered; else the next
+// unit in that direction that is in host memory, so that the compute of units on the GPU also hides its copy.
 int unit_to_prefetch(const ParamStore& params, int unit, int step) {
   if (!params.has_host_units() || params.sharded()) return unit + step;
   const auto& units = params.units();
@@ -128,7 +128,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
                                  : "NF4 weights",
           as_values ? recipe.compute : DType::u8, stage >= 3 || quantized, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
-    // If weights are their own masters, masters are sharded only when the weights are.
+    // If the weights are also the master weights, these are sharded only when the weights are.
     unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
     add(MemoryKind::masters, "masters", recipe.master, separate || quantized ? stage >= 1 : stage >= 3, &unit.master,
         unit.masters_home);
@@ -148,7 +148,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   }
 }
 
-// Sets name, offsets of the parameters and this rank's shard.
+// Sets a unit's name, offsets of its parameters and this rank's shard.
 void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
@@ -179,7 +179,7 @@ std::vector<std::vector<ParamStore::OwnPiece>> ParamStore::pieces_by_unit() cons
   return by_unit;
 }
 
-// Each segment starts on a cache line, as parameters do.
+// Each segment starts on a cache line, like parameters.
 void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPiece>& pieces) {
   Unit& unit = *units_[u];
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
@@ -235,7 +235,7 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
   std::vector<size_t> order(all.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) {  // a piece without elements on this rank comes first
+    const auto key = [&](size_t i) {  // a piece without elements on this rank sorts before others
       return std::tuple(all[i].unit, all[i].offset, all[i].part ? all[i].part->numel : int64_t{1});
     };
     return key(a) < key(b);
@@ -273,7 +273,7 @@ void ParamStore::cast_masters(Ctx& c) {
   });
 }
 
-// Stages 1 and 2: every rank holds all weights, or their quantized values, and has updated one shard of them.
+// At stages 1 and 2 each rank holds all weights, or their quantized values, and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
     if (unit->layout.numel == 0 || unit->frozen) continue;
@@ -368,7 +368,8 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
   }
 }
 
-// Starts reduce-scattering this micro-batch's gradients; settle() adds the result when the next unit's starts.
+// Starts reduce-scattering this micro-batch's gradients; settle() adds the result when the reduction of the next unit
+// starts.
 void ParamStore::end_gradients(Ctx& c, int u) {
   const bool last = --c.tape->uses[u] == 0;
   for (int each = u; each >= 0; each = units_[size_t(each)]->next_together)
@@ -429,7 +430,7 @@ void ParamStore::begin_use(Ctx& c, int unit) {
   });
 }
 
-// Also prefetches a unit while this one computes: a later unit in forward, an earlier one in backward.
+// Also prefetches another unit while this one computes: a later unit in forward, an earlier one in backward.
 void ParamStore::use(Ctx& c, int unit) {
   begin_use(c, unit);
   start_gather(c, unit_to_prefetch(*this, unit, 1));

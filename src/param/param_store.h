@@ -1,7 +1,7 @@
 // ParamStore: all parameters of one model in flat buffers, one set per unit (embedding, each block, head): weights as
 // GEMMs read them, master weights, gradients, optimizer states. Models hold Param handles; optimizers and checkpoints
-// iterate over units. With ZeRO each data-parallel rank owns a shard of them: use() and done() bracket a unit's use in
-// forward, and their counterparts on the tape in backward.
+// iterate over units. With ZeRO each data-parallel rank owns a shard of the buffers. In forward, use() and done()
+// bracket the use of a unit; in backward, functions that they record on the tape do.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -27,7 +27,7 @@ struct Param {
 // LoRA adapters of a frozen matrix [Hu et al. 2021, "LoRA"]: y += scale x A^T B^T in some columns of y.
 struct Adapters {
   struct Part {
-    int64_t first, outputs;  // columns of y; rows of B are in the order of the parts
+    int64_t first, outputs;  // columns of y. B's rows are in the order of the parts
   };
   Param a = {}, b = {};  // [parts * rank, inputs], [outputs of all parts, rank]
   Param magnitude = {};  // [outputs of all parts], for DoRA: y becomes y magnitude / norm of the adapted weight's row
@@ -36,25 +36,24 @@ struct Adapters {
   float scale = 1, dropout = 0;
 };
 
-// Names of states that evaluations read instead of the weights: an average of the weights, or that average minus the
+// Names of states that evaluations read instead of the weights: an average of the weights, or the average minus the
 // weights.
 inline constexpr const char* kEmaState = "ema";
 inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
-// With local updates: the weights that all workers share since the last outer step, the outer optimizer's momentum, and
-// the sum of the workers' deltas in flight. Evaluations and model files use global_weight.
+// States of local updates: the weights that all workers share since the last outer step, the outer optimizer's
+// momentum, and the sum of the workers' deltas in flight. Evaluations and model files use global_weight.
 inline constexpr const char* kGlobalWeightState = "global_weight";
 inline constexpr const char* kOuterMomentumState = "outer_momentum";
 inline constexpr const char* kOuterDeltaState = "outer_delta";
-// With PackedTraffic::weights: the weights as other ranks know them, with which all compute.
+// With PackedTraffic::weights: the weights as sent to other ranks. All ranks compute with these.
 inline constexpr const char* kSentWeightState = "sent_weight";
 
-// An optimizer state of all or some weights.
+// Optimizer state of all or some weights.
 struct StateSpec {
   std::string name;  // name in files: "<name>.<tensor>"
   DType dtype;
-  std::vector<bool> pieces = {};  // indexed as ParamStore::pieces(): which pieces have this state; empty: all
-  // Indexed by piece: the number of values of the state, replicated on all ranks. Empty: one value per element,
-  // sharded.
+  std::vector<bool> pieces = {};  // true for pieces() with this state; empty: all have it
+  // For each piece the number of values of the state, replicated on all ranks. Empty: one value per element, sharded.
   std::vector<int64_t> sizes = {};
   // Number of neighbouring elements that share a value. Above 1 the pieces are whole blocks, and units are laid out in
   // blocks so that no shard splits one.
@@ -67,71 +66,70 @@ struct StateSpec {
 };
 
 // Logical shards ("leaves") make the gradient reduction bitwise the same for any number of ranks. A step's
-// micro-batches are divided among `count` leaves; each rank holds `mine` consecutive ones (both powers of two).
-// Gradients accumulate in place within a leaf; leaves are added in a fixed binary tree, so whole gradients stay on all
-// ranks until the end of the step. count 0: gradients are summed in rank order.
+// micro-batches are divided among `count` leaves; each rank holds `mine` consecutive leaves (both powers of two).
+// Gradients accumulate in place within a leaf. Leaves are added in a fixed binary tree, so each rank keeps whole
+// gradients until the end of the step. count 0: gradients are summed in rank order.
 struct LogicalShards {
   int64_t count = 0, mine = 0;
   int levels() const { return count > 0 ? std::countr_zero(uint64_t(mine)) : 0; }  // levels of the tree within a rank
 };
 
-// This rank's pipeline stage, and the stage of each unit; by default one stage has all units.
+// Pipeline stage of this rank and of each unit; by default one stage has all units.
 struct StageUnits {
   int stages = 1, stage = 0;
   std::vector<int> stage_of = {};
   int head = 0;     // the stage that has the LM head
-  int tied = -1;    // a unit that stage `head` also has: the embedding, if it is tied to the LM head
-  int on_all = -1;  // a unit that every stage has: the router biases, which every stage updates alike
+  int tied = -1;    // a unit that stage `head` also has: the embedding if tied to the LM head
+  int on_all = -1;  // a unit that every stage has and updates alike: the router biases
   bool here(size_t unit) const {
     return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == head) || int(unit) == on_all;
   }
   bool on_one_stage(size_t unit) const { return stages == 1 || (int(unit) != tied && int(unit) != on_all); }
 };
 
-// This rank's worker, where workers do not all-reduce gradients: local updates, or an optimizer that sums compressed
-// momentum (ProcessMesh::workers()).
+// This rank's worker, if workers do not all-reduce gradients: with local updates, or with an optimizer that sums
+// compressed momentum (ProcessMesh::workers()).
 struct WorkerRank {
   int workers = 1, worker = 0;
 };
 
-// Where master weights and optimizer states are stored, and how many elements of a unit an update has in device memory
-// at once if that is host memory (param/state_stream.h). Masters that are the weights themselves, and states with
-// `sizes`, which are small, are always in device memory.
+// Where master weights and optimizer states are stored, and, for host memory, how many elements of a unit an update has
+// in device memory at once (param/state_stream.h). Always in device memory are master weights that are also the weights
+// GEMMs read, and the small states with `sizes`.
 struct StatesHome {
   Mem mem = Mem::device;               // device, or pinned host memory
   int64_t stretch = int64_t{1} << 23;  // elements, rounded up to whole cache lines and blocks
 };
 
-// What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 shards optimizer states and
-// masters, stage 2 also gradients, stage 3 also weights.
+// What ProcessMesh::shards() shard [Rajbhandari et al. 2020, "ZeRO"]: stage 1 shards optimizer states and master
+// weights, stage 2 also gradients, stage 3 also weights.
 struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
   LogicalShards logical = {};
-  TensorRank tensor = {};  // applies without training, too, as do experts, stages and worker
+  TensorRank tensor = {};  // like experts, stages and worker also used without training
   ExpertRank experts = {};
   StageUnits stages = {};
-  // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; if true, after all
-  // micro-batches, because weight gradients are postponed (Ctx::weight_half()).
+  // If true, stages 0 and 1 reduce gradients after all micro-batches, because weight gradients are postponed
+  // (Ctx::weight_half()); otherwise during the backward of the step's last micro-batch.
   bool reduces_late = false;
   WorkerRank worker = {};
   StatesHome states_home = {};
-  // Number of units, evenly spread, whose weights and gradients are in pinned host memory while nobody computes with
-  // them (param/host_units.cc). Only on a single rank, or at stage 3, where these are shards.
+  // Number of units, evenly spread, whose weights and gradients are in pinned host memory while they are not in use
+  // (param/host_units.cc). Only on a single rank, or at stage 3, where the weights and gradients are shards.
   int64_t host_units = 0;
-  PackedTraffic packed = {};  // weights: at stages 1 and 2, with masters apart from the weights
+  PackedTraffic packed = {};  // weights: at stages 1 and 2, with separate master weights
 };
 
 class ParamStore {
  public:
-  // Elements. Every parameter starts on a cache line, whatever its dtype; if states have blocks, at the start of a
+  // In elements. Each parameter starts on a cache line, whatever its dtype; if states have blocks, at the start of a
   // block.
   static constexpr int64_t kAlign = 64;
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
-  // The elements of a buffer in host memory that are currently in device memory, while stream_states() has copied them
-  // there.
+  // Elements of a host-memory buffer that are currently in device memory, copied there by stream_states().
   struct Brought {
     Tensor t;
     int64_t first = 0;  // index in the buffer of the first element of `t`
@@ -141,7 +139,7 @@ class ParamStore {
       return t.slice(begin - first, end - first);
     }
   };
-  // An optimizer state of a unit: for the whole unit, this rank's shard, or some ranges of it; stored contiguously.
+  // Optimizer state of a unit: of the whole unit, of this rank's shard, or of some ranges; stored contiguously.
   struct State {
     struct Segment {
       int64_t begin, end, at;  // elements [begin, end) of the unit are stored at `at`; indices are divided by the block
@@ -149,9 +147,9 @@ class ParamStore {
     Tensor t;
     int64_t block = 1;  // elements that share a value
     std::vector<Segment> segments;
-    std::vector<std::pair<size_t, int64_t>> firsts = {};  // for states with sizes: pieces, and where their values begin
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // for states with sizes: pieces, offsets of their values
     Mem home = Mem::device;
-    Brought here = {};                             // the device copy, if home is host memory
+    Brought here = {};                             // device copy, if home is host memory
     Tensor part(Range range) const;                // view in the home memory
     Tensor on_device(Range range) const;           // view in device memory
     Range stored(Range range) const;               // range of `t` that holds these elements
@@ -161,35 +159,38 @@ class ParamStore {
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
-    bool frozen = false;      // its parameters are frozen or buffers: it has values and nothing else
+    bool frozen = false;      // its parameters are frozen or buffers: it has only values
     bool buffers = false;     // all its parameters have ParamSpec::buffer
     bool experts = false;     // weights of experts, which differ between expert-parallel ranks
     int shards = 1;           // number of ranks that shard it; 1: each rank has all of it
-    // How all its parameters are stored. If not `values`, `value` holds bytes, and the layout counts in bytes.
+    // How all its parameters are stored. If not as `values`, the tensor `value` holds bytes, and the layout counts in
+    // bytes.
     StoredAs stored = StoredAs::values;
-    int next_together = -1;  // a unit that is gathered, used and released together with this one: use_together()
+    int next_together = -1;  // unit that is gathered, used and released together with this one: use_together()
     FlatLayout layout;       // layout of this rank's parts of the parameters
     Range shard;             // elements that this rank updates
-    // Each of these tensors is the whole unit [numel] or this rank's shard, depending on the stage.
+    // Each of these tensors has the size of the whole unit [numel] or of this rank's shard, depending on the ZeRO
+    // stage.
     Mem masters_home = Mem::device;
-    Brought masters_here = {};  // the device copy, if masters are in host memory
+    Brought masters_here = {};  // device copy, if master weights are in host memory
     Mem home = Mem::device;     // home of weights and gradients
     // If `home` is host memory: the elements that an update has on the device; whether the gradients in host memory are
-    // of this step; and [1] f64, the squared norm of the gradients that were last copied there.
+    // those of this step; and [1] f64, the squared norm of the gradients that were last copied there.
     Brought values_here = {}, grads_here = {};
     bool has_gradient = false;
     Tensor norm = {};
-    Tensor master;  // i16: low halves of split masters whose upper halves are the values (tensor/half.h)
-    Tensor value;   // compute dtype; absent if the master itself is used
+    Tensor master;  // i16: low halves of split master weights; the values are the upper halves (tensor/half.h)
+    Tensor value;   // compute dtype; absent if GEMMs read the master weights
     // Only in a sharded unit whose matrices GEMMs read quantized: engine/quantized_state.h writes the quantized values
-    // to own(quantized), one byte per element; whole at stages 1 and 2, else this rank's shard. `value` is then this
-    // rank's shard at every stage, and `others` holds the whole values of the parameters that are not quantized.
+    // to own(quantized), one byte per element. `quantized` is whole at stages 1 and 2, else this rank's shard. `value`
+    // is then this rank's shard at every stage, and `others` holds the whole values of the parameters that are not
+    // quantized.
     Tensor quantized;                       // u8; absent elsewhere
     Tensor others;                          // dtype of the values
-    std::vector<State::Segment> others_at;  // which elements `others` holds, and where
+    std::vector<State::Segment> others_at;  // the elements that `others` holds, and their offsets
     Tensor grad;                            // f32 or bf16; absent without training
     std::vector<State> states;              // one per StateSpec
-    std::vector<Tensor> joined;             // dtype of `grad`, whole: partial sums of 1, 2, 4, ... leaves
+    std::vector<Tensor> joined;             // whole, in the dtype of `grad`: partial sums of 1, 2, 4, ... leaves
     // Whole buffers while the unit is in use: weights, or their quantized values, at stage 3 or from host memory;
     // gradients at stages 2 and 3 or if their home is host memory.
     Buffer gathered, whole_grad;
@@ -198,20 +199,20 @@ class ParamStore {
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
     bool is_split() const { return master.dtype == DType::i16; }
-    // The intersection of [begin, end) with this rank's shard.
+    // Returns the intersection of [begin, end) with this rank's shard.
     Range owned(int64_t begin, int64_t end) const;
     // View of a range of the shard in any of the tensors above.
     Tensor part(const Tensor& t, Range range) const;
     Tensor own(const Tensor& t) const { return part(t, shard); }
-    // part() of the masters, values and gradients in device memory, where updates compute with them.
+    // part() of the master weights, values and gradients in device memory, which updates read and write.
     Tensor masters_on_device(Range range) const;
     Tensor values_on_device(Range range) const;
     Tensor grads_on_device(Range range) const;
     const Tensor& weights() const { return value ? value : master; }
-    int64_t others_before(int64_t element) const;  // elements in `others` with a lower index in the unit
+    int64_t others_before(int64_t element) const;  // elements in `others` before this index in the unit
   };
 
-  // A tensor in files, and where this rank's part of it is in its unit's flat buffers, without gaps.
+  // A tensor in files, and the place of this rank's part of it, without gaps, in its unit's flat buffers.
   struct Piece {
     const HfSlice* slice;
     int unit;
@@ -221,50 +222,51 @@ class ParamStore {
   };
 
   Param declare(ParamSpec spec);
-  // Stops training parameters whose name contains `part`. Call before plan(); an Error if there is none.
+  // Stops training parameters whose name contains `part`; throws an Error if there are none. Call before plan().
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   void freeze_for_good(Param p) { specs_[size_t(p.id)].frozen = true, freeze(p); }
-  // Stores frozen parameters in another form than `values`, in units of their own. Before plan().
+  // Stores frozen parameters in another form than `values`, in separate units. Call before plan().
   void store_as(StoredAs, const std::vector<Param>&);
-  // Makes every use of `unit` include unit `beside`, which holds what belongs to its layers: adapters, experts, or
-  // parameters that are stored in another form.
+  // Makes every use of `unit` include unit `added`, which holds more parameters of the same layers: adapters, experts,
+  // or parameters that are stored in another form.
   void use_together(int unit, int added);
   void read_two_of_four(Param, size_t slice);  // ParamSpec::two_of_four
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null if the layer has none
   void read_in_low_precision(Param p) { specs_[size_t(p.id)].low_precision = true; }
-  // Gathers the parameter quantized where ranks shard it and the unit's other parameters are few. Before plan();
-  // afterwards has_quantized() says whether it is.
+  // Gathers the parameter quantized if ranks shard it and the unit's other parameters are few. Call before plan();
+  // afterwards has_quantized() returns whether it is gathered quantized.
   void gather_quantized(Param p) { specs_[size_t(p.id)].gathered_quantized = true; }
   void never_quantize(Param p) { specs_[size_t(p.id)].never_quantized = true; }
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
     specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
   }
-  // Moves experts into units of their own, so that they can be sharded and reduced over other ranks than their blocks.
-  // Before plan().
+  // Moves experts into separate units, so that they can be sharded and reduced over other ranks than their blocks. Call
+  // before plan().
   void separate_experts();
   void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
-  // Adds all buffers to the plan. Without training there are only weights (as values).
+  // Adds all buffers to the plan. Without training there are only weights (as `value`).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
-  // Initializes masters and values from (seed, name, index): of all parameters, or all except frozen ones.
+  // Initializes master weights and values from (seed, name, index): of all parameters, or of all except frozen ones.
   enum class Init : uint8_t { all, trained };
   void init(Ctx&, uint64_t seed, Init = Init::all);
-  // Computes values from masters after loading, or copies them from kSentWeightState; gets shards of values from their
-  // owners.
+  // Computes values from master weights after loading, or copies them from kSentWeightState; gets shards of values from
+  // their owners.
   void refresh_values(Ctx&);
-  // For PackedTraffic::weights: the state, of the dtype of the values; and what sets it to them when a run begins.
+  // For PackedTraffic::weights: the state, in the dtype of the values; and the function that copies the values to it
+  // when a run begins.
   static StateSpec sent_weight_state(DType);
   void start_sent_weights(Ctx&);
 
   Tensor value(Param) const;
-  // The values as GEMMs read them: value(), or a buffer with dequantized or sparsified values.
+  // Returns the values that GEMMs read: value(), or a buffer with dequantized or sparsified values.
   Buffer gemm_value(Ctx&, Param) const;
   bool has_quantized(Param p) const {
     return spec(p).gathered_quantized && bool(units_[size_t(spec(p).unit)]->quantized);
   }
-  // The quantized values, u8 in the parameter's shape, if has_quantized(); like value(), valid while its unit is in
-  // use.
+  // Returns the quantized values, u8 in the parameter's shape, if has_quantized(); like value(), valid while its unit
+  // is in use.
   Tensor quantized(Param) const;
   int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // offset of its first element in its unit
   Range owned_lines(Param) const;  // elements that this rank updates, and the padding after them: whole cache lines
@@ -274,46 +276,46 @@ class ParamStore {
   void done(Ctx&, int unit);      // forward: weights are no longer needed
   void use_last(Ctx&, int unit);  // forward, with backward right after: gradients are needed too
   void release(int unit);         // after use_last() if no backward follows
-  // Tells whether the next micro-batch is the first of a step, which matters for gradients in host memory, and whether
-  // it is the last, whose gradients may be reduced during backward. After backward, join() makes the compute stream
-  // wait for that.
+  // first: the next micro-batch is the first of a step, which matters for gradients in host memory. last: it is the
+  // last, whose gradients may be reduced during backward. After backward, join() makes the compute stream wait for
+  // these reductions.
   void begin_micro_batch(bool first, bool last);
   void join(Ctx&);
   // True if gradients are reduced during backward of a step's last micro-batch.
   bool reduces_early(const ProcessMesh&) const;
 
-  // Called when the gradients of this rank's leaf number `leaf` are complete: adds them to those of its siblings in the
+  // Call when the gradients of this rank's leaf number `leaf` are complete: adds them to those of its siblings in the
   // tree.
   void end_leaf(Ctx&, int64_t leaf);
-  // Called before the optimizer: reduces gradients over all ranks. Called after it: send_weights() gathers the updated
-  // weights. gather_weights() gathers values that are no update.
+  // reduce_gradients(): call before the optimizer; reduces gradients over all ranks. send_weights(): call after the
+  // optimizer; gathers the updated weights. gather_weights(): gathers values that do not come from an update.
   void reduce_gradients(Ctx&);
   void send_weights(Ctx&);
   void gather_weights(Ctx&);
-  void gather_quantized(Ctx&);  // after all weights were quantized
+  void gather_quantized(Ctx&);  // call after all weights were quantized
   bool sharded() const { return sharding_.stage > 0; }
   const StatesHome& states_home() const { return sharding_.states_home; }
   bool has_host_units() const { return sharding_.host_units > 0; }
   int64_t movable_units() const;  // number of units that Sharding::host_units may count
-  // Number of equal parts of every unit whose sums are added in order: the number of leaves with rank-invariant sums,
+  // Number of equal parts of each unit whose sums are added in order: the number of leaves with rank-invariant sums,
   // else 1.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
   const ExpertRank& experts() const { return sharding_.experts; }
   const WorkerRank& worker() const { return sharding_.worker; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
-  // The tokens whose rows this rank has, of an embedding or a head that is sharded over the vocabulary; else the
-  // default.
+  // Returns the tokens whose rows this rank has, for an embedding or a head that is sharded over the vocabulary; else
+  // the default.
   VocabPart vocab_part(Param) const;
-  // Elements of a unit within `of` that this rank adds to the squared gradient norm: each gradient counts on exactly
-  // one rank.
+  // Returns the elements of a unit within `of` that this rank adds to the squared gradient norm: each gradient counts
+  // on exactly one rank.
   std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
   bool split() const { return split_; }
-  bool has_values() const { return has_values_; }  // separate from the masters
-  DType saved_dtype(const Piece& piece) const {    // dtype of masters and buffers in files
+  bool has_values() const { return has_values_; }  // true if values are separate from master weights
+  DType saved_dtype(const Piece& piece) const {    // dtype of master weights and buffers in files
     return specs_[size_t(piece.param)].buffer ? DType::f32 : saved_dtype_;
   }
-  // True if a unit has memory on this pipeline stage: units of other stages are declared, but have none.
+  // True if a unit has memory on this pipeline stage; units of other stages are declared without memory.
   bool here(size_t unit) const { return sharding_.stages.here(unit); }
   const StageUnits& stages() const { return sharding_.stages; }
 
@@ -330,25 +332,25 @@ class ParamStore {
     Tensor quantized, scales;  // [outputs, inputs] u8, [outputs] f32, as Int8Gemm reads them
     float outlier = 0;         // Int8Gemm::outlier
   };
-  std::optional<Int8Weight> int8_weight(Param) const;  // empty if it is stored otherwise
+  std::optional<Int8Weight> int8_weight(Param) const;  // empty if it has another form
   // Quantizes a piece, which is a whole tensor of a file. values: f32, in the order of the file.
   void set_int8(Device&, const Piece& piece, std::span<const float> values) const;
   bool is_int8(const Piece& piece) const { return is_int8(specs_[size_t(piece.param)].stored); }
   bool has_record(const Piece& piece) const { return specs_[size_t(piece.param)].stored != StoredAs::values; }
-  // For a piece that has a record; Piece::offset is then the record's offset. set_record() copies this rank's part of
-  // the record.
+  // For a piece that is stored as a record; Piece::offset is then the record's offset. set_record() copies this rank's
+  // part of the record.
   Nf4Record record_of(const Piece&) const;
   void set_record(Device&, const Piece&, std::span<const std::byte>) const;
   bool is_saved(const Piece& piece) const { return !specs_[size_t(piece.param)].frozen; }
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
-  // The range of each piece, after plan(), including the padding after it; together they cover the unit.
+  // Returns the range of each piece, after plan(), including the padding after it; together they cover the unit.
   std::vector<Range> extents() const;
 
  private:
   static bool is_int8(StoredAs form) { return form == StoredAs::int8 || form == StoredAs::int8_outliers; }
   Tensor view(const Tensor& flat, Param) const;
-  Shape stored_shape(int id) const;  // shape that the unit's flat buffer has for a parameter
+  Shape stored_shape(int id) const;  // shape of a parameter in the unit's flat buffer
   struct OwnPiece {
     size_t number;  // index in pieces()
     Range extent;
@@ -406,7 +408,7 @@ class ParamStore {
   bool split_ = false, has_values_ = false;
   DType saved_dtype_ = DType::f32;
   bool last_micro_batch_ = false;
-  // The unit whose gradients are being reduced.
+  // The unit whose gradients of this micro-batch are being reduced (stages 2 and 3).
   struct {
     Unit* unit = nullptr;
     Buffer whole, workspace;  // workspace: scratch of Communicator::sum_workspace()
@@ -425,7 +427,7 @@ class ParamStore {
   struct {
     Buffer workspace, of_copies;
     Ctx::Ticket ticket;
-    PackedScatter packed = {};  // of the gradients of `unit` over the shards; the sum is summed over copies afterwards
+    PackedScatter packed = {};  // reduces `unit` over the shards; copies are summed afterwards
     const Unit* unit = nullptr;
   } early_;
 };

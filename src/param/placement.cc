@@ -13,7 +13,7 @@ Placement::Slice whole_slice(const HfSlice& slice) {
   return {.offset = slice.offset, .numel = n, .strips = {{.length = n}}};
 }
 
-// A tensor that is sliced by rows: the rows of `ranges` of the parameter that belong to it.
+// Returns the part of a tensor that is sliced by rows: the rows of `ranges` of the parameter that belong to the tensor.
 Placement::Slice some_rows(const HfSlice& slice, const std::vector<AxisRange>& ranges, int64_t row) {
   const int64_t first = slice.offset / row, end = first + slice.shape[0];
   Placement::Slice part;

@@ -1,5 +1,5 @@
-// Placement: where a parameter is stored: which part of it a rank has, which ranks shard that part's buffers, and over
-// which ranks its gradient is summed. All code that depends on these asks here.
+// Placement: where a parameter is stored: the part of it that a rank has, the ranks that shard that part's buffers, and
+// the ranks over which its gradient is summed. All code that depends on these uses Placement.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -25,8 +25,8 @@ struct ExpertRank {
 };
 
 // `count` runs of `length` consecutive elements. `at` is the index of the first run in the tensor of the file, `step`
-// the distance between runs; part_at and part_step are the same for this rank's part of the tensor, which is stored
-// without gaps.
+// the distance between runs; part_at and part_step are the index and distance in this rank's part of the tensor, which
+// is stored without gaps.
 struct Strips {
   int64_t count = 1, length = 0;
   int64_t at = 0, step = 0;
@@ -45,16 +45,16 @@ struct Placement {
   Axes cuts;                  // axes along which every rank has a different part
   Axes shards;                // axes whose ranks shard the part's flat buffers, by the ZeRO stage
   Axes sums;                  // axes over which the gradient is summed
-  Axes stages;                // axes along which other ranks have nothing of it: it is on one pipeline stage
-  // Elements of the part from this one on are replicated on `repeats` neighbouring tensor-parallel ranks, each of which
-  // has a part of their gradient's sum.
+  Axes stages;                // axes along which only one rank has the parameter: it is on one pipeline stage
+  // Elements of the part from this index on are replicated on `repeats` neighbouring tensor-parallel ranks, each of
+  // which has a partial sum of their gradient.
   int64_t repeated_from = 0;
   int repeats = 1;
 
   bool is_cut() const { return cuts != Axes{}; }
   bool is_sharded() const { return shards != Axes{}; }
-  bool sums_parts() const { return sums.has(Axis::tp); }  // over tensor-parallel ranks, whatever else is summed
-  // Number of ranks with the same shards of the gradient, over which they are summed.
+  bool sums_parts() const { return sums.has(Axis::tp); }  // true if gradients are summed over tensor-parallel ranks
+  // Number of ranks that have the same shard of the gradient, and sum it.
   int copies(const ProcessMesh& mesh) const { return mesh.size(sums - shards - Axes{Axis::tp}); }
 };
 
@@ -62,8 +62,8 @@ struct Placement {
 Placement place(const ParamSpec&, const TensorRank&, int zero_stage, bool on_one_stage = false,
                 const ExpertRank& experts = {});
 
-// The Placement of the rank that has part `part`, out of `parts` along the axes that slice the parameter, ignoring
-// sharding.
+// Returns the Placement of the rank that has part `part`, out of `parts` along the axes that slice the parameter,
+// ignoring sharding.
 Placement place_part(const ParamSpec&, const Placement&, int parts, int part);
 
 // Calls fn(at, part_at, length) for the portion of each run within elements [begin, end) of the file's tensor.

@@ -1,5 +1,5 @@
 // Units whose matrices are all-gathered quantized: one byte per element, which the caller writes for this rank's shard;
-// other parameters are gathered whole. The format of the bytes is not known here.
+// other parameters are gathered unquantized. This file does not depend on the format of the bytes.
 #include <algorithm>
 
 #include "base/int.h"
@@ -7,8 +7,8 @@
 
 namespace athanor {
 
-// Finds the elements that are not quantized; returns whether the unit is worth it: every rank holds those elements
-// whole, so they must be few.
+// Finds the elements that are not quantized. Returns whether gathering the unit quantized is worthwhile: each rank
+// holds those elements whole, so they must be few.
 bool ParamStore::lay_out_quantized(Unit& unit) const {
   constexpr int64_t kFewest = 8;  // at most one in 8 elements is not quantized
   std::vector<int> ids = unit.params;
@@ -40,7 +40,7 @@ void ParamStore::gather_quantized(Ctx& c) {
   }
 }
 
-// In the order of elements, so that each rank contributes one contiguous range; ranges differ in size.
+// Gathers in the order of elements, so that each rank contributes one contiguous range; ranges differ in size.
 void ParamStore::gather_others(Ctx& c, const Unit& unit) {
   if (!unit.others) return;
   const int64_t share = unit.layout.numel / sharding_.shards;

@@ -1,7 +1,7 @@
-// Weights that other ranks know in 4 bits (PackedTraffic::weights). After an update the owner of a shard sends the
-// difference between its new weights and kSentWeightState, what all ranks compute with. The sum of the rounded
-// differences follows the weights, for what one step rounds away is part of the next difference, so there is no other
-// error feedback. The optimizer's masters are exact.
+// Weights that are sent to other ranks in 4 bits (PackedTraffic::weights). After an update the owner of a shard sends
+// the difference between its new weights and kSentWeightState, the weights with which all ranks compute. No other error
+// feedback is needed: what one step rounds away is part of the next step's difference, so the sum of the rounded
+// differences follows the weights. The optimizer's master weights are exact.
 #include <algorithm>
 
 #include "ops/packed_groups.h"

@@ -18,20 +18,21 @@ struct HfSlice {
 };
 
 // How a parameter may be sliced for tensor parallelism: along `axis`, within each of its consecutive parts (queries,
-// keys and values; gate and up; the tokens of a vocabulary), so that every rank has a slice of each part. axis -1: not
+// keys and values; gate and up; the tokens of a vocabulary), so that each rank has a slice of each part. axis -1: not
 // sliced.
 struct Cut {
   int axis = -1;
   std::vector<int64_t> parts = {};  // lengths of the parts along the axis
   int64_t whole = 1;                // elements that stay together, such as a head
   // From this part on, neighbouring ranks hold the same slice if there are fewer slices than ranks: K and V heads that
-  // are shared by queries on several ranks. -1: none.
+  // are shared by queries of several ranks. -1: no such part.
   int repeated = -1;
-  // If above 0 (only with one part): slices may differ by one, and each is padded with zeros to a multiple of this.
+  // If above 0 (only with one part): slices may differ by one, and each is padded with zeros to a multiple of this
+  // number.
   int64_t padded_to = 0;
 };
 
-// When tensor-parallel ranks have all of a parameter, but only partial sums of its gradient.
+// When tensor-parallel ranks hold a whole parameter but only partial sums of its gradient.
 enum class PartialGradient : uint8_t {
   never,     // GEMMs and look-ups read all rows
   of_heads,  // each rank uses it for its own heads
@@ -51,21 +52,21 @@ struct ParamSpec {
   bool in_out = false;              // a matrix whose rows are inputs, not outputs
   int attention = -1;               // layer of the attention whose q, k and v are its outputs; -1: none
   bool read_by_rows = false;        // look-ups read its values even if GEMMs read quantized ones
-  bool low_precision = false;       // GEMMs read it, and what they multiply it with, quantized
-  bool never_quantized = false;     // a matrix that is never low_precision: of experts or a router
+  bool low_precision = false;       // GEMMs read it and the other operand quantized
+  bool never_quantized = false;     // a matrix that is never low_precision: experts or a router
   bool gathered_quantized = false;  // ranks that shard it gather it quantized: ParamStore::Unit::quantized
-  // Its rows are those of `experts` equal matrices; each token uses `chosen` of them.
+  // Its rows are those of `experts` equal matrices; each token uses `chosen` of these.
   int64_t experts = 1, chosen = 1;
-  bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
-  // Never trained, and stored elsewhere: only values in the compute dtype exist, sharded like weights; no gradient,
-  // master or state. Checkpoints leave it out. All or no parameters of a unit are frozen.
+  bool trainable = true;  // false: values stay constant; optimizers and the gradient norm skip it
+  // Never trained, and saved elsewhere: only values in the compute dtype exist, sharded like weights; no gradient,
+  // master weight or state. Checkpoints leave it out. A unit's parameters are all frozen or all not.
   bool frozen = false;
-  // By slice: 2:4 sparsity (ops/two_of_four.h), where GEMMs read the two elements of every four with the largest
-  // magnitude, and gradients are for all four. Empty: no slice.
+  // For each slice, whether it has 2:4 sparsity (ops/two_of_four.h): GEMMs read the two elements of every four with the
+  // largest magnitude, and gradients are for all four. Empty: no slice has.
   std::vector<bool> two_of_four = {};
-  StoredAs stored = StoredAs::values;  // others only if frozen; all parameters of a unit are stored alike
-  // State without gradients: f32 with any recipe, whole on every rank, without master, gradient or optimizer state;
-  // saved with the weights. All or no parameters of a unit are buffers.
+  StoredAs stored = StoredAs::values;  // other forms only if frozen; the same for all parameters of a unit
+  // State without gradients: f32 with any recipe, whole on each rank, without master weight, gradient or optimizer
+  // state; saved with the weights. A unit's parameters are all buffers or all not.
   bool buffer = false;
 };
 

@@ -20,7 +20,7 @@ std::vector<Range> joined(std::vector<Range> ranges) {
   return all;
 }
 
-// The device memory of a stretch, and the copies to it and back.
+// Device memory of a stretch, and the copies to it and back.
 class Window {
  public:
   Window(ParamStore& params, const StateStretch& s) {

@@ -1,5 +1,5 @@
-// Weights that GEMMs read in another form than they are stored. Frozen weights: one byte record per tensor of the file
-// (param/nf4.h), sharded like values. Trained weights: two of every four values (2:4 sparsity).
+// Weights that are stored in another form than GEMMs read. Frozen weights: one byte record per tensor of the file
+// (param/nf4.h), sharded like values. Trained weights: GEMMs read two of every four values (2:4 sparsity).
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// Byte offset of the scales from the start of an int8 parameter.
+// Returns the byte offset of the scales from the start of an int8 parameter.
 int64_t int8_scales_at(const ParamSpec& spec) { return round_up<int64_t>(spec.shape.numel(), 64); }
 
 }  // namespace
@@ -22,7 +22,7 @@ void ParamStore::use_together(int unit, int added) {
   units_[size_t(last)]->next_together = added;
 }
 
-// A unit whose parameters all change their form stays one unit.
+// A unit whose parameters all change their form is not split.
 void ParamStore::store_as(StoredAs form, const std::vector<Param>& params) {
   std::map<int, std::vector<int>> by_unit;
   for (const Param p : params) {
@@ -50,7 +50,7 @@ Nf4Record ParamStore::record_of(const Piece& piece) const {
   return {piece.slice->shape.numel(), specs_[size_t(piece.param)].stored == StoredAs::nf4_nested};
 }
 
-// Byte offset from the start of the parameter; after the last slice: the size of all records.
+// Returns the byte offset from the start of the parameter; after the last slice, the size of all records.
 int64_t ParamStore::record_offset(const ParamSpec& spec, size_t slice) const {
   if (is_int8(spec.stored)) return spec.slices[slice].offset;
   int64_t at = 0;

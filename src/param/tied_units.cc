@@ -1,9 +1,10 @@
-// Pipeline parallelism with tied embeddings: the first stage has the table as embedding, the last one as LM head.
+// Pipeline parallelism with tied embeddings: the first stage has the table as embedding, the last stage has it as LM
+// head.
 #include "param/param_store.h"
 
 namespace athanor {
 
-// Both stages compute the same sum of the two gradients, and then the same update of the same weights.
+// Both stages compute the same sum of the two gradients, and therefore make the same update of the same weights.
 void ParamStore::add_tied_gradients(Ctx& c) {
   const StageUnits& s = sharding_.stages;
   if (s.tied < 0 || s.stages == 1 || !here(size_t(s.tied))) return;

@@ -18,7 +18,7 @@ void tree_reduce_scatter(Ctx& c, Communicator& group, const Tensor& full) {
         full.shape);
   if (ranks == 1) return;
   Buffer theirs = c.alloc("partial sums of a peer", full.dtype, {full.numel() / ranks});
-  // After the round with distance d, slices whose number equals this rank modulo 2d are summed over 2d ranks.
+  // After the round with distance d, slices whose index equals this rank modulo 2d are summed over 2d ranks.
   for (int d = 1; d < ranks; d *= 2)
     for (int part = rank % (2 * d); part < ranks; part += 2 * d) {
       const Tensor mine = part_of(full, part, ranks);

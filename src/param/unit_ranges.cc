@@ -6,7 +6,7 @@
 namespace athanor {
 namespace {
 
-// View of a range of the unit's elements in device memory: in `t` if its home is there, else in `here`.
+// Returns a view of a range of the unit's elements in device memory: in `t` if its home is there, else in `here`.
 Tensor on_device(const ParamStore::Unit& unit, const Tensor& t, Mem home, const ParamStore::Brought& here,
                  ParamStore::Range range) {
   const int64_t first = unit.is_shard(t) ? unit.shard.begin : 0;

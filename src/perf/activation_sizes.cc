@@ -50,7 +50,7 @@ class SizedOps final : public Decorated<SizedOps> {
     std::string name;
     double squares, count;
   };
-  // Adds up consecutive tensors of one name, since the head's logits come in chunks of rows.
+  // Accumulates consecutive tensors of one name, since the head's logits come in chunks of rows.
   void note(const std::string& name, const Tensor& t) {
     const size_t bytes = size_t((t.rows() - 1) * t.stride() + t.cols()) * size_of(t.dtype);
     memory_.resize(bytes / sizeof(uint32_t) + 1);

@@ -15,12 +15,12 @@ struct ActivationSize {
   double rms = 0;    // root mean square
 };
 
-// RMS of the outputs of all GEMMs and attentions of an evaluation, in order. Tokens and targets as in
-// Engine::evaluate(); not for recipes with FP8 or FP4 GEMMs. Drops the engine's captured graphs.
+// Returns the RMS of the outputs of all GEMMs and attentions of an evaluation, in order. tokens, targets: as in
+// Engine::evaluate(). Not for recipes with FP8 or FP4 GEMMs. Drops the engine's captured graphs.
 std::vector<ActivationSize> activation_sizes(Engine&, const Backend&, std::span<const int32_t> tokens,
                                              std::span<const int32_t> targets);
 
-// Max over min of an activation's RMS among models that differ only in width; infinite if one is not a number.
+// Returns max over min of an activation's RMS among models that differ only in width; infinite if any RMS is NaN.
 double spread(std::span<const std::vector<ActivationSize>> models, size_t activation);
 
 }  // namespace athanor

@@ -64,17 +64,17 @@ void set(Assumptions& assumed, const std::string& text) {
 }
 
 Assumptions expected_on(const GpuSpec& gpu) {
-  constexpr int kGeForce = 89;  // compute capability of the only described GPU that holds its clocks, by LLMQ's steps
+  constexpr int kGeForce = 89;  // the only described GPU whose clocks do not drop in LLMQ's steps
   Assumptions a;
-  // The only fitted value: data-center GPUs reach their power limit in a long run, and lower their clocks. It has the
+  // The only fitted value: data-center GPUs reach their power limit in a long run and lower their clocks. 0.82 has the
   // smallest mean error over the rows of scripts/bench/plan/rows.py that are marked for the fit.
   if (gpu.capability != kGeForce) a.gemms = 0.82;
-  // An H100 reaches 1,230 TFLOP/s at 4096 x 4096 x 4096, tensorwise, where the model's tiling predicts 1,515 [torchao,
-  // float8 benchmarks]; assumed for later GPUs, too.
+  // An H100 reaches 1,230 TFLOP/s at 4096 x 4096 x 4096 with tensorwise scaling, where the model's tiling predicts
+  // 1,515 [torchao, float8 benchmarks]; assumed for later GPUs, too.
   if (gpu.capability >= 90) a.quantized = 0.81;
   a.launch = 3e-6;  // llm.c's kernels in one stream, without graphs
-  // Collectives over NVLink at 360 GB/s slow computing by 15 %, those over a network of 46 GB/s by 2 % [Isaev et al.
-  // 2023, Calculon's defaults]: about the same per byte.
+  // Collectives over NVLink at 360 GB/s slow down computation by 15 %, those over a network of 46 GB/s by 2 % [Isaev et
+  // al. 2023, Calculon's defaults]: about the same per byte.
   a.interference = 0.42e-12;
   return a;
 }

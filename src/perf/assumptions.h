@@ -1,5 +1,5 @@
-// Assumptions of a predicted step beyond data sheets, as named numbers, so that a plan can state each with its source
-// and say how much the step depends on it. The defaults are ideal: they give a bound.
+// Assumptions about a predicted step beyond data sheets, as named numbers, so that a plan can print each with its
+// source and the step time's sensitivity to it. The defaults are ideal: they give a bound.
 #pragma once
 #include <span>
 #include <string>
@@ -18,7 +18,7 @@ struct Assumptions {
   double host = 1;                // bandwidth to host memory
   double latency = 1;             // factor on the time of a collective without bytes
   double launch = 0;              // seconds between two kernels
-  double interference = 0;        // seconds that computing loses per byte that is sent meanwhile
+  double interference = 0;        // seconds by which each byte sent slows concurrent computation
 
   Roofline of(const Roofline&) const;
   Network of(const Network&) const;
@@ -36,8 +36,8 @@ std::span<const Assumption> all_assumptions();
 // is invalid.
 void set(Assumptions&, const std::string& text);
 
-// Assumptions that training steps on such a GPU are expected to meet; docs/distributed.md compares them with published
-// steps.
+// Returns assumptions that training steps on such a GPU are expected to satisfy; docs/distributed.md compares them with
+// published steps.
 Assumptions expected_on(const GpuSpec&);
 
 }  // namespace athanor

@@ -8,7 +8,7 @@ struct AttentionRates {
   double forward = 0, backward = 0;  // FLOP/s, counted as AttentionFwd::cost() and AttentionBwd::cost() do
 };
 
-// Measures one sequence of `tokens`, causal whatever the window of `shape`.
+// Measures one sequence of `tokens` with causal attention; ignores the window of `shape`.
 AttentionRates measure_attention(const Backend&, AttentionShape shape, DType, int64_t tokens);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Time of a single op: the best of several runs.
+// Time of a single op: the minimum of several runs.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-// Best of at least three runs, for 50 ms of device time: long enough to outlast thread wake-up and preemption. Ops
-// whose launch takes much longer than their work stop after 200 ms of host time.
+// Minimum of at least three runs and 50 ms of device time, which is long enough to outlast thread wake-up and
+// preemption. Ops whose launch takes much longer than their work stop after 200 ms of host time.
 template <class Op>
 double best_seconds(Backend backend, const Op& op, void* scratch) {
   Device& device = backend.device;

@@ -9,12 +9,12 @@
 namespace athanor {
 namespace {
 
-// A uniform number in (0, 1) with 32 bits.
+// Returns a uniform random number in (0, 1) with 32 bits.
 double uniform(uint64_t seed, std::string_view stream, uint64_t index) {
   return (double(random_bits(seed, stream_of(stream), index)) + 0.5) * 0x1p-32;
 }
 
-// Result of an uninterrupted stretch of `seconds` seconds.
+// Result of `seconds` seconds without a failure.
 struct Stretch {
   double trained = 0, durable = 0, stalled = 0;
 };
@@ -34,7 +34,7 @@ class Repairs {
  public:
   explicit Repairs(const ClusterRun& run) : run_(run) {}
   void fail(double now) { back_.push_back(now + run_.repair_hours * 3600); }
-  // The time, `now` or later, from which enough nodes are available.
+  // Returns the earliest time, not before `now`, at which enough nodes are available.
   double complete_from(double now) {
     while (!back_.empty() && back_.front() <= now) back_.pop_front();
     const auto lacking = int64_t(back_.size()) - run_.spares;
@@ -77,7 +77,7 @@ ClusterTimes simulate(const ClusterRun& run, uint64_t seed) {
       return times;
     }
     times.training += s.durable, times.lost += s.trained - s.durable;
-    // A failure during a restart starts the restart again.
+    // A failure during a restart begins a new restart.
     double now = until;
     while (true) {
       ++times.failures;

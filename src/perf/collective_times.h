@@ -1,6 +1,6 @@
-// CollectiveTimes: how long the collectives of a step took and how much of that was exposed (not overlapped), by
-// subject, group and kind. With a profiler, times of NCCL's kernels; without one, of calls, if streams run
-// synchronously, so that nothing overlaps. Otherwise there are no times.
+// CollectiveTimes: time of the collectives of a step and its exposed (not overlapped) portion, by subject, group and
+// kind. With a profiler these are times of NCCL's kernels. Without one they are times of calls, available only if
+// streams run synchronously, in which case nothing overlaps.
 #pragma once
 #include <chrono>
 #include <map>
@@ -21,7 +21,7 @@ struct CollectiveKey {
   }
 };
 
-// Summed over steps.
+// Sums over steps.
 struct CollectiveRow {
   int64_t calls = 0;
   double exposed = 0, seconds = 0;
@@ -33,7 +33,8 @@ struct CollectiveRow {
 
 class CollectiveTimes final : public CollectiveObserver {
  public:
-  // Registers itself with `watch` during its lifetime. profiler: null if there is none; else it gets negative labels.
+  // Registers itself with `watch` during its lifetime. profiler: null if there is none; collectives get negative labels
+  // in it.
   CollectiveTimes(CollectiveWatch& watch, Profiler* profiler, bool synchronous)
       : watch_(watch), profiler_(profiler), synchronous_(synchronous) {
     watch_.observer = this;
@@ -44,7 +45,7 @@ class CollectiveTimes final : public CollectiveObserver {
 
   void begins(std::string_view kind, std::string_view group) override;
   void ends() override;
-  // Adds kernels with the label of a collective; label 0: unknown which.
+  // Adds kernels with the label of a collective; label 0: the collective is unknown.
   void add(int64_t label, const CollectiveRow& kernels);
   // Counts or discards the calls since the last settle().
   void settle(bool count);

@@ -18,14 +18,14 @@ struct PublishedRates {
 };
 constexpr PublishedRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
 constexpr PublishedRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
-constexpr double kGemmsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of the GPU on which these were measured
+constexpr double kGemmsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of the GPU on which these rates were measured
 constexpr double kMultiprocessorsThere = 132;
 
-// Seconds per attention score of a head without overlap: 4 D FLOP in two GEMMs, and an exponential. An SM computes 16
-// exponentials per clock and has 128 f32 units, 64 before compute capability 8.6, that count twice [CUDA programming
-// guide, throughput of instructions]. So a GPU whose GEMM rate is low relative to its rate of exponentials runs
-// attention at a larger fraction of the GEMM rate [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T
-// exponentials and 989 TFLOP/s].
+// Returns seconds per attention score of a head without overlap: 4 D FLOP in two GEMMs, and an exponential. An SM
+// computes 16 exponentials per clock and has 128 f32 units, 64 before compute capability 8.6, that count twice [CUDA
+// programming guide, throughput of instructions]. So a GPU whose GEMM rate is low relative to its rate of exponentials
+// runs attention at a larger fraction of the GEMM rate [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has
+// 3.9 T exponentials and 989 TFLOP/s].
 double seconds_of_score(double gemms, double plain, int capability, double head_dim) {
   const double exponentials = plain / (2 * (capability < 86 ? 64 : 128)) * 16;
   return 4 * head_dim / gemms + 1 / exponentials;
@@ -51,7 +51,7 @@ class DescribedDevice final : public Device {
   void copy(void*, const void*, size_t, Stream) override { throw Error(cat(description(), ": has no memory to copy")); }
   // Memory that is free once a process has its context: 78.6 of 79.1 GiB on an H100.
   size_t capacity(Mem kind) const override {
-    return kind == Mem::device ? gpu_.memory_bytes - kContext : SIZE_MAX;  // the host's memory is not described
+    return kind == Mem::device ? gpu_.memory_bytes - kContext : SIZE_MAX;  // host memory is not described
   }
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override {
@@ -65,8 +65,8 @@ class DescribedDevice final : public Device {
   const GpuSpec& gpu_;
 };
 
-// Scratch sizes are those of the CUDA backend, except for cuDNN's attention, whose plans only the library knows: an
-// estimate. Attention has cuDNN's rates, so it does not fuse the inverse RoPE rotation of gradients.
+// Scratch sizes are those of the CUDA backend, except for cuDNN's attention, whose sizes are an estimate, since only
+// the library knows its plans. Attention has cuDNN's rates, so it does not fuse the inverse RoPE rotation of gradients.
 struct Sizes {
   int capability;
   int64_t tokens;  // see describe()
@@ -135,7 +135,7 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   const double dim = head_dim < 128 ? 64 : 128;
   const double share = 1e12 * seconds_of_score(kGemmsThere, kPlainThere, 90, dim) /
                        seconds_of_score(gpu.gemm_flops, gpu.f32_flops, gpu.capability, dim);
-  // Filling a pipeline and writing a tile take time, so the smaller K is, the slower an SM multiplies.
+  // Filling a pipeline and writing a tile take time, so an SM reaches a lower rate with a smaller K.
   const double speed = gpu.gemm_flops / double(gpu.multiprocessors) / (kGemmsThere / kMultiprocessorsThere);
   return {.most = {gpu.gemm_flops, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
           .attention_forward = std::min(gpu.gemm_flops, share * rate_at(rates.forward, double(seq_length))),

@@ -1,5 +1,5 @@
-// A GPU described by its data sheet, for `athanor plan --gpu`: memory and roofline of a run on it. Allocates and runs
-// nothing.
+// A GPU described by its data sheet, for `athanor plan --gpu`: memory plan and roofline of a run on it. Allocates and
+// runs nothing.
 #pragma once
 #include <memory>
 
@@ -10,13 +10,13 @@
 
 namespace athanor {
 
-// Data-sheet limits. The rate of causal attention is interpolated between published values by [head size, sequence
-// length].
+// Returns data-sheet limits. The rate of causal attention is interpolated between published values by [head size,
+// sequence length].
 Roofline limits_of(const GpuSpec&, int64_t head_dim, int64_t seq_length);
 
 struct DescribedBackend {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;  // report scratch sizes of kernels known to need much; cannot run
+  std::unique_ptr<Ops> ops;  // cannot run; reports scratch sizes of kernels that need much
   Tuning* tuning = nullptr;  // part of ops
 };
 // tokens: sequence length assumed for cuDNN's attention; 0 if the span table has at most one row per sequence.

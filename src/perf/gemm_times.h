@@ -8,10 +8,10 @@
 
 namespace athanor {
 
-// GEMMs of a training step with their launch counts and planned addresses, most work first.
+// Returns the GEMMs of a training step with their launch counts and planned addresses, most work first.
 std::vector<GemmUse> gemms_of_step(Engine&);
 
-// Runs the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.
+// Runs the backend's chosen algorithm; without Tuning, on random operands, which may stay in its caches.
 GemmTime time_gemm(Backend, const GemmUse&);
 
 }  // namespace athanor

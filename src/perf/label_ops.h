@@ -40,7 +40,7 @@ class LabelOps final : public Decorated<LabelOps> {
   Profiler& profiler_;
   bool by_shape_;
   std::map<std::string, int64_t> labels_;
-  std::vector<std::string> rows_;  // label - 1 -> name
+  std::vector<std::string> rows_;  // row name of label i + 1
 };
 
 }  // namespace athanor

@@ -1,4 +1,5 @@
-// The denominator of MFU: fixed for the whole run, so that the curve shows the run and not noise in measuring the rate.
+// The denominator of MFU: fixed for the whole run, so that noise in measuring the peak rate does not appear in the MFU
+// curve.
 #pragma once
 #include <string>
 
@@ -9,8 +10,8 @@ struct MfuPeak {
   std::string of;    // name of the device
 };
 
-// Returns the peak for a resumed run that used `before` and now finds `now`: on the same device the old one, unless the
-// device is faster now. *told: why the peak changes; empty if it does not.
-MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told);
+// Returns the peak for a resumed run that used `before` and now measures `now`: on the same device the old peak, unless
+// the new one is higher. *reason: why the peak changes; empty if it does not.
+MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* reason);
 
 }  // namespace athanor

@@ -6,8 +6,9 @@
 namespace athanor {
 namespace {
 
-// A pass of a micro-batch: `in` and `out` are copied in both directions at once while it computes, and `waited`, a
-// portion of `in`, before. `grows`: seconds of additional copies to the device that grow with the micro-batch.
+// A pass of a micro-batch: `waited`, a portion of `in`, is copied before it computes; the rest of `in`, and `out`, are
+// copied in both directions at once while it computes. `grows`: seconds of additional copies to the device that grow
+// with the micro-batch.
 struct Pass {
   double compute, in, waited, out, grows = 0;
   double exposed() const { return waited + std::max(0.0, std::max(in + grows - waited, out) - compute); }
@@ -17,7 +18,7 @@ struct Pass {
   }
 };
 
-// Fraction of a micro-batch's compute in forward; blocks that are recomputed whole run forward twice.
+// Returns the fraction of a micro-batch's compute in forward; blocks that are recomputed whole run forward twice.
 double forward_share(const Recompute& recompute) {
   const double again = recompute.granularity == Recompute::Granularity::full ? 1.0 / double(recompute.every) : 0;
   return 1 / (3 + again);
@@ -54,13 +55,13 @@ OffloadTime offload_time(const Engine& engine, const Roofline& limits) {
   const double compute = (least_sum(planned_rows(engine, limits)) - least_update_seconds(engine, limits)) / micros;
   if (units) add_units(time, engine, limits.host_bytes, compute);
   if (units) return time;
-  const double forward = compute / 4;  // recomputed blocks: two forwards and a backward, which takes as long as two
+  const double forward = compute / 4;  // recomputed blocks: two forwards, and a backward of twice that time
   time.inputs_exposed = micros * (std::max(0.0, inputs - forward) + std::max(0.0, inputs - 3 * forward));
   return time;
 }
 
 double hiding_batch(const OffloadTime& offload, double share, double batch, double micro_seconds, double end_seconds) {
-  const double step = offload.exposed / share;  // step time at which `exposed` is exactly that fraction
+  const double step = offload.exposed / share;  // step time of which `exposed` is exactly that fraction
   return std::max(0.0, step - offload.exposed - end_seconds) / (micro_seconds / batch);
 }
 

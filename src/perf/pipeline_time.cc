@@ -14,7 +14,7 @@ PipelineTime pipeline_time(const Engine& engine, const Network& network, double 
   const double each = compute / double(program.shape.micro_batches);  // seconds per micro-batch
   PassTimes times{.forward = each / 3, .backward = each * 2 / 3, .weights = each / 3};
   const double without = simulate(program, times).seconds;
-  // A group of all stages, because the slowest transfer crosses machines if any does.
+  // Counts the group of all stages, because the slowest transfer crosses machines if any transfer does.
   const bool within = network.within_machines(program.shape.stages, stride);
   const auto bytes = double(engine.stage_message_bytes());
   times.transfer = within ? network.seconds_to_all(bytes, 0, 2) : network.seconds_to_all(0, bytes, 2);

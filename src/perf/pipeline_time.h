@@ -1,4 +1,4 @@
-// Time that a pipeline adds to a step, by the simulator of its program (pipeline/simulate.h).
+// Time that a pipeline adds to a step, by simulating its program (pipeline/simulate.h).
 #pragma once
 
 namespace athanor {
@@ -11,11 +11,11 @@ struct PipelineTime {
   double sending = 0;  // additional seconds because of transfers
 };
 
-// compute: seconds in which the slowest stage computes all micro-batches of a step; backward takes two thirds of that,
+// compute: seconds that the slowest stage computes for all micro-batches of a step; backward takes two thirds of that,
 // half of it for weight gradients. Stages are `stride` ranks apart.
 PipelineTime pipeline_time(const Engine&, const Network&, double compute, int stride);
 
-// Bytes of activations and gradients that a middle stage sends in a step.
+// Returns the bytes of activations and gradients that a middle stage sends in a step.
 double sent_to_stages(const Engine&);
 
 }  // namespace athanor

@@ -27,7 +27,7 @@ void append(std::string& out, const char* format, auto... values) {
   out += text;
 }
 
-// Four digits, and no exponent for larger numbers.
+// Prints four digits, and no exponent for larger numbers.
 std::string milliseconds(double seconds) {
   const double ms = seconds * 1e3;
   char text[40];
@@ -39,7 +39,7 @@ void append_row(std::string& out, const std::string& name, const OpRow& row, dou
   append(out, "%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
          format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
          row.least / steps * 1e3);
-  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // no launch of it was observed
+  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // none of its launches was observed
   if (step_seconds > 0 && row.seconds > 0)
     append(out, " %10.3f %6.1f%% %9s %9s %8.1f%% %9.3f", row.seconds / steps * 1e3,
            100 * row.seconds / steps / step_seconds, format_count(row.cost.flops / row.seconds).c_str(),

@@ -1,4 +1,4 @@
-// Roofline model: a lower bound for the time of every op of a step, given the device's peak rates. Measured steps are
+// Roofline model: a lower bound for the time of each op of a step, given the device's peak rates. Measured steps are
 // compared with it op by op, to find where most time is lost.
 #pragma once
 #include <cmath>
@@ -14,36 +14,36 @@ class Engine;
 
 struct Roofline {
   Ceilings most;
-  // The members below are known for described GPUs; 0: only `most` bounds the ops.
+  // The members below are known for described GPUs; 0: ops are bounded only by `most`.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention for the run's head size
   int64_t multiprocessors = 0;                           // number of SMs over which GEMM tiles are distributed
   double host_bytes = 0;                                 // bytes per second to or from host memory
   double pipeline = 192;      // cost of filling and draining a tile's pipeline, in elements of K
   double epilogue_byte = 32;  // cost of each byte per output element that an epilogue reads or writes, in elements of K
-  bool square_tiles = false;  // tiles of 128 x 128 are as fast as larger ones: GPUs without wgmma
+  bool square_tiles = false;  // 128 x 128 tiles are as fast as larger ones: GPUs without wgmma
 
   Roofline of(Factors) const;  // roofline whose most.flops is the rate of GEMMs with these operands
 };
 
-// True if a micro-batch of a planned engine has GEMMs with such operands.
+// True if a micro-batch of a planned engine has GEMMs with operands of this kind.
 bool multiplies(const Engine&, Factors);
 
-// Text such as "GEMMs 795T FLOP/s, in FP8 1.59P FLOP/s, copies 4.3T B/s"; "in FP8" (quantized GEMMs) only if the
-// run has them.
+// Returns text such as "GEMMs 795T FLOP/s, in FP8 1.59P FLOP/s, copies 4.3T B/s"; includes "in FP8" (quantized GEMMs)
+// only if the run has them.
 std::string rates_in_words(const Ceilings&, const Engine&);
 
-// Lower bound for any launch: both rates of `most` and, if given, the attention rate and the rounding of GEMMs up to
-// whole waves of tiles.
+// Returns a lower bound for any launch: both rates of `most` and, if given, the attention rate and the rounding of
+// GEMMs up to whole waves of tiles.
 double least_seconds(const Launch&, const Roofline&);
 
-// How a GEMM is tiled: d into tiles, K into splits that are computed concurrently and summed.
+// Tiling of a GEMM: d is split into tiles, K into splits that are computed concurrently and summed.
 struct Tiling {
   double rows = 0, cols = 0;  // size of a tile; 0: unknown
   double cuts = 1;
   double tiles(double m, double n) const { return std::ceil(m / rows) * std::ceil(n / cols) * cuts; }
 };
 
-// Fractions of the SMs' time that go into results, at most 1. Losses: tiles extend beyond the edges of d; the last wave
+// Fractions of the SMs' time that produce results, at most 1. Losses: tiles extend beyond the edges of d; the last wave
 // of tiles takes as long as a full one; filling and draining a tile's pipeline costs as much as 192 of K (GEMMs at
 // another rate: the same time, so more of K); and an epilogue's reads and writes do not overlap multiplication. (192
 // and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper. epilogue_byte = 32: one byte per
@@ -56,8 +56,8 @@ struct Filling {
 Filling filling(const Tiling&, double m, double n, double k, const Roofline&, double epilogue_bytes = 0);
 double partial_sum_bytes(const Tiling&, double m, double n);  // partial sums are written and read once, in f32
 
-// The fastest predicted tiling with tiles of 128 x 256 or 256 x 128, also 128 x 128 if `square_tiles`, and up to 12
-// splits of K.
+// Returns the fastest predicted tiling with tiles of 128 x 256 or 256 x 128, also 128 x 128 if `square_tiles`, and up
+// to 12 splits of K.
 Tiling best_tiling(const Launch& gemm, const Roofline&);
 
 // Launches of one op, or of one op with one shape.
@@ -75,23 +75,23 @@ struct OpRow {
 
 std::string row_name(const Launch&, bool by_shape);
 
-// Rows of one optimizer step of a planned engine; nothing is measured.
+// Returns rows for one optimizer step of a planned engine; nothing is measured.
 std::map<std::string, OpRow> planned_rows(const Engine&, const Roofline&, bool by_shape = false);
 
-// Most lost time first; for planned rows, longest first.
+// Returns rows ordered by lost time, most first; planned rows by bound, longest first.
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
 
-// Lower bound of the end of a step within planned_rows(), in seconds: norm, clipping and the optimizer.
+// Returns the lower bound of the end of a step within planned_rows(), in seconds: norm, clipping and the optimizer.
 double least_update_seconds(const Engine&, const Roofline&);
-// Lower bound of the GEMMs within least_update_seconds(), in seconds.
+// Returns the lower bound of the GEMMs within least_update_seconds(), in seconds.
 double min_update_gemm_seconds(const Engine&, const Roofline&);
 
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);
 
-// A text table: bytes, FLOPs and bound of each row; for measured rows also rates, fraction of the step and gap.
-// `steps`: number of steps in the rows; `step_seconds`: time of one such step, 0 for planned rows. Also shows step time
-// that no op explains.
+// Returns a text table: bytes, FLOPs and bound of each row; for measured rows also rates, fraction of the step and gap.
+// `steps`: number of steps in the rows; `step_seconds`: time of one such step, 0 for planned rows. The table also shows
+// step time that no op explains.
 std::string op_table(const std::map<std::string, OpRow>&, double steps, double step_seconds);
 
 }  // namespace athanor

@@ -15,20 +15,20 @@
 namespace athanor {
 namespace {
 
-// Number of first steps that are not measured: in the first, libraries build plans; in the second, graphs are captured.
+// Number of unmeasured steps at the start: in the first, libraries build plans; in the second, graphs are captured.
 constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;
 
 bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 
-// Kind of an NCCL kernel: AllReduce for ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...).
+// Returns the kind of an NCCL kernel: AllReduce for ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...).
 std::string kind_of(const std::string& kernel) {
-  const size_t from = kernel.find('_') + 1;  // 0 if there is none
+  const size_t from = kernel.find('_') + 1;  // 0 if there is no underscore
   return kernel.substr(from, kernel.find_first_of("_(", from) - from);
 }
 
 using Spans = std::vector<std::pair<int64_t, int64_t>>;  // [begin, end) in ns
 
-// The union of intervals, in order.
+// Returns the union of intervals, in order.
 Spans united(Spans spans) {
   std::sort(spans.begin(), spans.end());
   Spans all;
@@ -46,7 +46,7 @@ double seconds_of(const Spans& disjoint) {
   return double(sum) * 1e-9;
 }
 
-// Seconds of activity `a` that none of the disjoint spans covers.
+// Returns the seconds of activity `a` that none of the disjoint spans covers.
 double uncovered_seconds(const DeviceWork& a, const Spans& disjoint) {
   int64_t rest = a.end - a.begin;
   auto at = std::upper_bound(disjoint.begin(), disjoint.end(), a.begin,
@@ -67,7 +67,7 @@ std::string number(double x, int digits) {
   return text;
 }
 
-// The table sums over kinds of collectives, which only the log tells apart.
+// The table sums over kinds of collectives; only the log separates them.
 std::string communication_table(const std::vector<CommunicationRow>& rows, const Network& network) {
   if (rows.empty()) return "";
   char text[240];
@@ -141,7 +141,7 @@ StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
 
 StepProfile::~StepProfile() { engine_.set_ops(backend_.ops, labels_ ? CaptureOps::yes : CaptureOps::no); }
 
-// Discards earlier measurements: the two kinds of times must not mix.
+// Discards earlier measurements: kernel times and event times must not mix.
 void StepProfile::use_events() {
   if (!options_.why_events.empty())
     log::warn("profile: ops are launched one by one, without CUDA graphs, and timed by events around each: ",
@@ -192,7 +192,7 @@ void StepProfile::settle(bool count) {
 }
 
 void StepProfile::add(const DeviceLog& log) {
-  // Replays launch nothing on the host, so launch counts come from the plan.
+  // Graph replays launch nothing on the host, so launch counts come from the plan.
   for (const auto& [name, planned] : planned_rows(engine_, options_.limits, options_.by_shape)) {
     OpRow& row = kernel_rows_[name];
     row.launches += planned.launches;
@@ -232,7 +232,7 @@ std::map<CollectiveKey, CollectiveRow> StepProfile::collectives() const {
   return all;
 }
 
-// A device with unified memory sends and computes one after the other, so nothing is hidden.
+// A device with unified memory communicates and computes one after the other, so nothing is hidden.
 std::map<LayerGroup, double> StepProfile::modelled_communication() const {
   const Roofline& limits = options_.limits;
   const bool turns = backend_.device.unified();

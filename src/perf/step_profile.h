@@ -1,5 +1,5 @@
-// StepProfile: times of the ops of whole steps next to their rooflines. With a profiler, steps run unchanged, including
-// graphs, and times are kernel times; without one, ops are launched one by one between events.
+// StepProfile: times of the ops of whole steps, compared with their rooflines. With a profiler, steps run unchanged,
+// including graphs, and times are kernel times; without one, ops are launched one by one between events.
 #pragma once
 #include <map>
 #include <memory>
@@ -23,7 +23,7 @@ class TimedOps;
 struct Occupation {
   double window = 0, busy = 0;
   double exposed = 0;  // portion of busy in which only communication runs
-  // `exposed` by kind of NCCL kernel, such as AllReduce; concurrent kernels both count.
+  // `exposed` by kind of NCCL kernel, such as AllReduce; each of two concurrent kernels counts.
   std::map<std::string, double> exposed_by = {};
   std::map<int64_t, double> exposed_by_label = {};  // `exposed` by label of the NCCL kernel
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
@@ -38,7 +38,7 @@ std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
 struct CommunicationRow {
   LayerGroup of;
   double calls, exposed, seconds;  // see CollectiveRow
-  double modelled;                 // exposed seconds by the model of perf/traffic.h
+  double modelled;                 // exposed seconds predicted by the model of perf/traffic.h
 };
 
 class StepProfile {
@@ -49,7 +49,7 @@ class StepProfile {
     Roofline limits;
     bool by_shape = false;
     TraceWriter* trace = nullptr;            // gets every kernel, or every op
-    CollectiveWatch* collectives = nullptr;  // watch of the engine's mesh; null: collectives are not told apart
+    CollectiveWatch* collectives = nullptr;  // watch of the engine's mesh; null: no split of collectives
   };
   // Attaches the profile to the engine. The device must be idle.
   StepProfile(Engine&, Backend, Options);
@@ -57,8 +57,8 @@ class StepProfile {
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  // Both wait for the device. end_step(): the work since the last call was one step, which is counted after the first,
-  // preparing steps; skip(): it was something else.
+  // Both wait for the device. end_step(): the work since the last call was one step, which counts unless it is one of
+  // the first, preparing steps; skip(): the work was something else.
   void end_step(double seconds = 0);
   void skip();
 
@@ -71,13 +71,13 @@ class StepProfile {
   const std::string& why_events() const { return options_.why_events; }
   const Occupation& occupied() const { return occupied_; }
   int64_t lost() const { return lost_; }  // number of missing activities
-  // By unit ("" for the whole step), group and kind; sums over the counted steps. Empty if times of collectives are not
+  // Sums over the counted steps by unit ("" for the whole step), group and kind. Empty if times of collectives are not
   // known: one rank, or a GPU without a profiler.
   std::map<CollectiveKey, CollectiveRow> collectives() const;
   // collectives() summed over kinds, in the order of units, with the modelled times. Empty with one rank.
   std::vector<CommunicationRow> communication() const;
-  // op_table() and communication(), plus a line on the source of the times and, for kernels, the device's idle time
-  // between them.
+  // Returns op_table() and communication(), plus a line on the source of the times and, for kernels, the device's idle
+  // time between them.
   std::string table(double step_seconds) const;
 
  private:

@@ -17,7 +17,7 @@ class TimedOps final : public Decorated<TimedOps> {
   struct Options {
     Roofline limits;
     bool by_shape = false;
-    TraceWriter* trace = nullptr;  // gets a span per op; null: none
+    TraceWriter* trace = nullptr;  // gets a span per op; may be null
   };
   TimedOps(Ops& inner, Device& device, const Options& options) : inner_(inner), device_(device), options_(options) {
     begin_log();
@@ -51,7 +51,7 @@ class TimedOps final : public Decorated<TimedOps> {
     Launch launch;
     std::unique_ptr<Event> begin, end;
   };
-  // The device must be idle: relates its clock to the host's.
+  // Relates the device's clock to the host's; the device must be idle.
   void begin_log() {
     pending_.clear();
     log_begin_ = device_.record(Stream::compute);

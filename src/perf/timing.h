@@ -10,7 +10,7 @@ using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-// Median; the mean of the middle two for an even count, 0 for no value.
+// Returns the median: the mean of the middle two for an even count, 0 without values.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();

@@ -14,11 +14,11 @@ namespace {
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
 // Collectives on their own stream, one after the other: each overlaps the launches of a micro-batch that earlier
-// collectives have not used up.
+// collectives do not yet overlap.
 class Overlap {
  public:
   Overlap(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
-  // Exposed seconds of a collective of `seconds` that runs concurrently with launches [from, to).
+  // Returns the exposed seconds of a collective of `seconds` that runs concurrently with launches [from, to).
   double exposed(int64_t from, int64_t to, double seconds) {
     if (from >= used_to_) left_ = 0;
     for (int64_t i = std::max(from, used_to_); limits_ && i < to; ++i)
@@ -36,8 +36,8 @@ class Overlap {
   double left_ = 0;      // seconds of these launches that no collective uses yet
 };
 
-// Takes off what the launches of a micro-batch hide of the collectives that the dry run recorded as overlapping them.
-// seconds_of(overlap): time of the collective.
+// Subtracts from the exposed time of the collectives the part hidden by the launches that overlap them, as the dry run
+// recorded. seconds_of(overlap): time of the collective.
 void hide_overlaps(Traffic& traffic, const char* group, const Engine& engine, const TensorSums& sums,
                    const Roofline* limits, const auto& seconds_of) {
   Overlap launches(engine.micro_launches(), limits);
@@ -48,34 +48,34 @@ void hide_overlaps(Traffic& traffic, const char* group, const Engine& engine, co
   }
 }
 
-// All-gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
+// Adds all-gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
 void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
   for (const auto& [subject, sums] : engine.micro_context_sums().by_subject) {
     const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
     const double seconds = net.seconds(each, ranks, near);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
-    t.context.add({layer_of(engine.model().params(), subject), "context"}, each, seconds, calls, seconds * calls);
+    t.context.add({layer_of(engine.model().params(), subject), "cp"}, each, seconds, calls, seconds * calls);
   }
 }
 
-// Rows sent to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
+// Adds rows sent to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
 void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                           int near) {
   const int within = std::clamp(net.per_machine / near, 1, ranks);  // ranks on one machine
   const auto seconds_of = [&](double of_rank) {
     return net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
   };
-  hide_overlaps(t.experts, "experts", engine, engine.micro_expert_sums(), limits,
+  hide_overlaps(t.experts, "ep", engine, engine.micro_expert_sums(), limits,
                 [&](const TensorSums::Overlap& b) { return seconds_of(double(b.bytes) / ranks); });
   for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
     const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks, seconds = seconds_of(of_rank);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
-    t.experts.add({layer_of(engine.model().params(), subject), "experts"}, of_rank * (ranks - 1), seconds, calls,
+    t.experts.add({layer_of(engine.model().params(), subject), "ep"}, of_rank * (ranks - 1), seconds, calls,
                   seconds * calls);
   }
 }
 
-// Ring attention. Returning gradients share the network with the next keys, so passes run one after the other.
+// Adds ring attention. Returning gradients share the network with the next keys, so passes run one after the other.
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
   const bool within = net.within_machines(ranks, near);
@@ -84,13 +84,13 @@ void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
     const auto bytes = double(pass.bytes);
     const double seconds = within ? net.seconds_to_all(bytes, 0, 2) : net.seconds_to_all(0, bytes, 2);
-    t.context.add({layer_of(engine.model().params(), pass.subject), "context"}, bytes, seconds, micros,
+    t.context.add({layer_of(engine.model().params(), pass.subject), "cp"}, bytes, seconds, micros,
                   launches.exposed(pass.from, pass.to, seconds) * micros);
   }
 }
 
-// What tensor-parallel ranks send in every micro-batch, as the dry run recorded it; and once per step, gradients of
-// which each rank has a partial sum.
+// Adds the traffic of tensor-parallel ranks: in each micro-batch as the dry run recorded it, and once per step
+// gradients of which each rank has a partial sum.
 void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks) {
   if (ranks == 1) return;
   const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent per byte summed
@@ -99,14 +99,14 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
   const auto add = [&](const std::string& subject, int64_t calls, double sent) {
     const double each = sent / double(std::max<int64_t>(1, calls)), seconds = net.seconds(each, ranks, 1);
     const double times = double(calls) * micros;
-    t.tensor.add({layer_of(params, subject), "tensor"}, each, seconds, times, seconds * times);
+    t.tensor.add({layer_of(params, subject), "tp"}, each, seconds, times, seconds * times);
   };
   const TensorSums& sums = engine.micro_tensor_sums();
   for (const auto& [subject, sent] : sums.by_subject) {
     add(subject, sent.calls, sent_of * double(sent.bytes));
     add(subject, sent.row_calls, sent_of / 2 * double(sent.row_bytes));
   }
-  hide_overlaps(t.tensor, "tensor", engine, sums, limits, [&](const TensorSums::Overlap& b) {
+  hide_overlaps(t.tensor, "tp", engine, sums, limits, [&](const TensorSums::Overlap& b) {
     return net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
   });
   for (int id = 0; id < int(params.specs().size()); ++id) {
@@ -116,13 +116,13 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     const double summed = placement.sums_parts() ? double(placement.shape.numel()) : pieces;
     if (summed == 0) continue;
     const double sent = sent_of * double(size_of(engine.options().recipe.gradients)) * summed;
-    t.ends.add({layer_of(params, params.spec({id}).name), "tensor"}, sent, net.seconds(sent, ranks, 1), 1, 0);
+    t.ends.add({layer_of(params, params.spec({id}).name), "tp"}, sent, net.seconds(sent, ranks, 1), 1, 0);
   }
 }
 
-// Name of the group ProcessMesh::weights().
+// Returns the name of the group ProcessMesh::weights().
 const char* of_weights(ProcessMesh& mesh) {
-  if (&mesh.weights() == &mesh.data_parallel()) return "data_parallel";
+  if (&mesh.weights() == &mesh.data_parallel()) return "dp";
   return &mesh.weights() == &mesh.world() ? "world" : "weights";
 }
 
@@ -134,18 +134,18 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
     if (each > 0) t.ends.add({"", group}, each, net.seconds(each, ranks, apart), double(calls), 0);
   };
   const UpdateSums& sums = engine.update_sums();
-  add("shards", double(sums.bytes), sums.calls, shards, near);
+  add("dp_shard", double(sums.bytes), sums.calls, shards, near);
   add(of_weights(mesh), double(sums.numbers_bytes), sums.numbers_calls, weights, 1);
-  add("data_parallel", double(engine.score_bytes()), 1, all, near);
-  add("data_parallel", double(engine.expert_count_bytes()), 1, all, near);
+  add("dp", double(engine.score_bytes()), 1, all, near);
+  add("dp", double(engine.expert_count_bytes()), 1, all, near);
   if (!engine.quantized()) return;
-  add("shards", double(engine.quantized()->amax_of_shards()), 1, shards, near);
-  add("data_parallel", double(engine.quantized()->amax_of_all()), 1, all, near);
-  add("tensor", double(engine.quantized()->amax_of_all()), 1, mesh.tensor().size(), 1);
+  add("dp_shard", double(engine.quantized()->amax_of_shards()), 1, shards, near);
+  add("dp", double(engine.quantized()->amax_of_all()), 1, all, near);
+  add("tp", double(engine.quantized()->amax_of_all()), 1, mesh.tensor().size(), 1);
 }
 
-// Whole matrices sent to the ranks that update them and back. A call takes as long as the rank that sends or receives
-// the most.
+// Adds whole matrices sent to the ranks that update them, and back. A call takes as long as the rank that sends or
+// receives the most.
 void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   struct Load {
     double link = 0, network = 0;
@@ -167,8 +167,8 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
   }
 }
 
-// What workers send each other: deltas at the ends of rounds of local updates, averaged over the steps of a round,
-// which may overlap the steps of a delay; or records of compressed momentum in every step.
+// Adds the traffic between workers: deltas at the ends of rounds of local updates, averaged over the steps of a round,
+// which may overlap the steps of a delay; or records of compressed momentum in each step.
 void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
   if (workers == 1) return;
@@ -190,7 +190,7 @@ void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const 
   }
 }
 
-// Bytes per element of packed groups in this format, with their scales.
+// Returns the bytes per element of packed groups in this format, including scales.
 double bytes_per_element(DType format) { return double(packed_bytes(format, kPackedGroup)) / double(kPackedGroup); }
 
 }  // namespace
@@ -296,23 +296,23 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
         share(shards) * n * (units[u]->quantized || units[u]->stored != StoredAs::values ? 1 : gathered);
     const double scatter = frozen ? 0 : share(shards) * n * scattered;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
-    // In 4 bits each copy sends to all others.
+    // With 4 bits each copy sends to all others.
     const double per_element = packed.gradients ? (copies - 1) * fp4 : 2 * share(copies) * grad;
     const double copied = frozen ? 0 : n / shards * per_element;
     const double copied_s = net.seconds(copied, copies, shards * near);
-    // at_end: nothing hides the last, or the first, of these collectives.
+    // at_end: nothing hides the first or the last of these collectives.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
-      kind.add({units[u]->name, units[u]->experts ? "expert_shards" : "shards"}, sent, seconds, calls,
+      kind.add({units[u]->name, units[u]->experts ? "expert_dp_shard" : "dp_shard"}, sent, seconds, calls,
                at_end ? seconds : 0);
     };
     (stage < 2 ? t.early : t.ends)
-        .add({units[u]->name, stage > 0           ? "copies"
-                              : units[u]->experts ? "expert_copies"
-                                                  : "data_parallel"},
+        .add({units[u]->name, stage > 0           ? "dp_replicate"
+                              : units[u]->experts ? "expert_dp_replicate"
+                                                  : "dp"},
              copied, copied_s, 1, first ? copied_s : 0);
     if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
-    // The head's weights stay gathered between forward and backward: those of the last unit, and of an embedding that
-    // is tied to the head.
+    // The head's weights stay gathered between forward and backward: the last unit's, or those of an embedding that is
+    // tied to the head.
     const bool shared = int(u) == head && !last;
     if (stage >= 2) of_shards(t.backward, scatter, scatter_s, (shared ? 2 : 1) * micros, first);
     if (stage == 3) of_shards(t.gathers, gather, gather_s, (last ? 1 : shared ? 3 : 2) * micros, first || last);

@@ -1,5 +1,5 @@
-// Model of the communication between ranks in a step and the time it adds: docs/distributed.md, "The model of plan
-// --ranks". Used to compare plans, and shown next to what a profile measures; measures nothing itself.
+// Model of the communication between ranks in a step and of the time it adds: docs/distributed.md, "The model of plan
+// --ranks". Used to compare plans, and printed next to measured times; measures nothing itself.
 #pragma once
 #include <array>
 #include <compare>
@@ -18,13 +18,13 @@ class ParamStore;
 class ProcessMesh;
 struct Network;
 
-// Subject of collectives, as a profile names it: a unit, or "" for the whole step, and a group of ranks (group_name()
-// of comm/observed.h).
+// Subject of collectives as named in a profile: a unit, or "" for the whole step, and a group of ranks (group_name() of
+// comm/observed.h).
 struct LayerGroup {
   std::string layer, group;
   auto operator<=>(const LayerGroup&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
-// The unit with the name `subject`, or that has a weight of that name (CollectiveSubject); "": none.
+// Returns the unit with the name `subject`, or with a weight of that name (CollectiveSubject); "" if there is none.
 std::string layer_of(const ParamStore&, const std::string& subject);
 
 // Collectives of one kind in a step: bytes sent by a rank, and their time.
@@ -35,8 +35,8 @@ struct Traffic {
   double bytes = 0, seconds = 0;
   double waits = 0;  // portion of `seconds` that nothing can hide
   std::map<LayerGroup, Part> parts = {};
-  // Adds `times` collectives that send `sent` bytes in `time` seconds each; nothing can hide `waits_for` of all their
-  // seconds.
+  // Adds `times` collectives that send `sent` bytes in `time` seconds each; of their total seconds nothing can hide
+  // `waits_for`.
   void add(const LayerGroup&, double sent, double time, double times, double waits_for);
   // Seconds not hidden by `overlapped` seconds of concurrent computation.
   double exposed(double overlapped) const;
@@ -53,7 +53,7 @@ struct StepTraffic {
   Traffic matrices;      // whole matrices to the ranks that update them, and back; overlaps with GEMMs of the update
   Traffic rounds;        // deltas of workers; overlaps with the steps of their delay
   double in_flight = 0;  // fraction of the steps in which deltas of some fragment are in flight
-  // In the next three, the time beyond that of overlapping launches, if there are any, counts as exposed.
+  // Of the next three, only the time beyond the overlapping launches, if any, counts as exposed.
   Traffic tensor;   // collectives of tensor-parallel layers
   Traffic context;  // keys and values of context-parallel ranks, and their gradients
   Traffic experts;  // rows of tokens to the ranks that have their experts, and back
@@ -69,7 +69,7 @@ struct StepTraffic {
   std::array<const Traffic*, 9> all() const {
     return {&early, &backward, &gathers, &ends, &matrices, &rounds, &tensor, &context, &experts};
   }
-  // Each kind with the seconds of computation that overlap it, as if no other kind used them.
+  // Returns each kind with the seconds of computation that overlap it, as if no other kind overlapped them.
   std::vector<std::pair<const Traffic*, double>> concurrent(double compute, double micro_batches, double gemms) const;
 };
 

@@ -10,7 +10,7 @@ struct PartCosts {
 };
 
 // Returns the number of blocks of each part, at least one, such that the most expensive part is as cheap as possible.
-// The last part also has the head. If the other parts cannot be equal, the larger ones come last, where fewer
+// The last part also has the head. If the other parts cannot be equal, the larger ones are the last, where fewer
 // micro-batches are in flight.
 std::vector<int> balanced_layout(int blocks, int parts, const PartCosts&);
 

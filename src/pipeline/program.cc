@@ -23,7 +23,7 @@ std::vector<int64_t> group_sizes(const PipelineShape& shape) {
   return sizes;
 }
 
-// All forward passes of a stage, or all its backward passes, which take the chunks in reverse order.
+// All forward passes of a stage, or all its backward passes, in which the order of the chunks is reversed.
 Actions in_groups(const PipelineShape& shape, const std::vector<int64_t>& groups, Kind kind) {
   Actions list;
   int64_t first = 0;
@@ -64,7 +64,7 @@ Actions zb1p(const PipelineShape& shape, int stage) {
 }
 
 // ZB-V [Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"; the order of PyTorch's ScheduleZBVZeroBubble].
-// It needs 2 p - 1 micro-batches on p stages; with fewer, actions of missing micro-batches are left out.
+// It needs 2 p - 1 micro-batches on p stages; with fewer, actions of missing micro-batches are omitted.
 Actions zbv(const PipelineShape& shape, int stage) {
   const int64_t m = shape.micro_batches, p = shape.stages, later = p - stage, enough = std::max(m, 2 * p - 1);
   Actions list;
@@ -136,8 +136,9 @@ StageAction arrival_of(const PipelineShape& shape, int stage, const StageAction&
   return {Kind::receive_gradient, shape.chunk_of(part - 1), sent.micro_batch};
 }
 
-// A stage sends as soon as it has computed. It receives what a computation needs just before it, after everything that
-// the same stage sent earlier, since messages between two stages arrive in the order in which they were sent.
+// A stage sends as soon as it has computed. It receives the input of a computation just before it, after all other
+// messages that the same stage sent earlier, since messages between two stages arrive in the order in which they were
+// sent.
 void add_transfers(StepProgram& program) {
   const PipelineShape& shape = program.shape;
   const auto n = size_t(shape.stages);

@@ -65,23 +65,25 @@ struct StepProgram {
   PipelineShape shape;
   std::vector<Actions> stages;
   bool splits_backward = false;  // into input gradients and weight gradients
-  // Max number of messages that a stage has sent to another stage and that were not received yet. The next send waits.
+  // Maximum number of messages that a stage has sent to another stage and that were not received yet. The next send
+  // waits.
   int sends_ahead = 2;
 };
 
-// Makes the lists of a schedule, including transfers, also between chunks of one stage. zbv has two chunks per stage,
-// in a V; all others except interleaved have one. sends_ahead is the smallest number, at least 2, with which no stage
-// waits forever: that depends only on the lists, not on how long actions take.
+// Makes the action lists of a schedule, including transfers, also between chunks of one stage. zbv has two chunks per
+// stage, in a V; all others except interleaved have one. sends_ahead is the smallest number, at least 2, with which no
+// stage waits forever: that depends only on the lists, not on the duration of actions.
 StepProgram make_program(PipelineSchedule, PipelineShape);
 
-// The stage that sends what an action receives, or receives what it sends: it may be the same stage.
+// The stage that sends the message that an action receives, or receives the message that it sends; it may be the same
+// stage.
 int peer_of(const PipelineShape&, int stage, const StageAction&);
 
-// Where the interpreter stores what must outlive an action.
+// Places where the interpreter stores data that must outlive an action.
 struct Frames {
-  // For each action: the frame of its chunk, which holds what forward leaves for backward, and the slot of its inputs.
-  // Both are the lowest free numbers. A chunk's first action for a micro-batch takes a frame, a stage's first action
-  // takes a slot; the last action frees them.
+  // For each action: the frame of its chunk, which holds the data that forward saves for backward, and the slot of its
+  // inputs. Both are the lowest free numbers. A chunk's first action for a micro-batch takes a frame, a stage's first
+  // action takes a slot; the last action frees them.
   std::vector<int> frame, slot;
   std::vector<bool> ends;   // after this action the frame is free
   std::vector<int> frames;  // number of frames of each chunk

@@ -48,7 +48,7 @@ class Run {
   const Actions& list(int stage) const { return program_.stages[size_t(stage)]; }
   Messages& between(int from, int to) { return messages_[{from, to}]; }
 
-  // Runs a stage's next action, unless it has to wait for another stage.
+  // Runs a stage's next action, unless the stage has to wait for another stage.
   bool advance(int stage) {
     size_t& next = next_[size_t(stage)];
     if (next == list(stage).size()) return false;

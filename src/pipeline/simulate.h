@@ -1,4 +1,5 @@
-// Simulates a step's program without a model: whether it ends, how long it takes, and what each stage has in flight.
+// Simulates a step's program without a model: whether it ends, how long it takes, and the passes in flight on each
+// stage.
 #pragma once
 #include <vector>
 
@@ -23,8 +24,8 @@ struct Simulation {
   double seconds = 0;  // duration of the step
   double useful = 0;   // compute time of the stage that computes longest
   double bubble() const { return seconds - useful; }
-  // Max forward passes in flight on each stage, in passes of a whole stage: forward has begun, and backward, including
-  // weight gradients, has not ended.
+  // Maximum number of forward passes in flight on each stage, in passes of a whole stage: forward has begun, and
+  // backward, including weight gradients, has not ended.
   std::vector<double> in_flight;
 };
 

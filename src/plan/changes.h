@@ -1,5 +1,5 @@
 // The effect of a single change to a configuration on many GPUs: next ZeRO stage, another micro-batch, recomputation,
-// precision, or where optimizer states are stored.
+// precision, or the memory that stores optimizer states.
 #pragma once
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ std::vector<Change> changes_of(const Config&, const Cluster&, const Prediction& 
 
 // One line per change: step time and memory compared with `before`, or why it is not possible.
 std::string to_text(const std::vector<Change>&, const Prediction& before);
-// The change that shortens the step most, "precision fp8_tensorwise: -30.3 % step time"; or that none does.
+// The change that shortens the step most, "precision fp8_tensorwise: -30.3 % step time"; or a text that no change does.
 std::string best_of(const std::vector<Change>&, const Prediction& before);
 std::string to_json(const std::vector<Change>&, const Prediction& before);  // a JSON array
 

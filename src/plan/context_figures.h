@@ -1,5 +1,5 @@
-// Context parallelism in the output of a plan: which method (ring or gather) was chosen for keys and values, what it
-// sends and how long attention waits for it, and the same for the other method.
+// Context parallelism in the output of a plan: the method (ring or gather) chosen for keys and values, the bytes that
+// it sends and the time that attention waits for it, and the same figures of the other method.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ struct ContextFigures {
 ContextFigures context_figures(Engine&, const StepTraffic&, double step);
 
 // Two lines: the figures of the method chosen for this number of ranks, and those of the other method, which `other`
-// returns; it throws Error if that does not fit.
+// returns; `other` throws Error if that method does not fit.
 std::string context_text(const ContextFigures& chosen, int64_t ranks,
                          const std::function<ContextFigures(ContextMethod)>& other);
 

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kMinShown = 0.001;  // effects below this fraction of the step are left out
+constexpr double kMinShown = 0.001;  // effects below this fraction of the step are omitted
 
 struct StepPart {
   const char* key;

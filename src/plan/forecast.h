@@ -1,4 +1,4 @@
-// The expected step of a plan: its parts, its lower bound and its range, and which assumptions matter most.
+// The expected step of a plan: its parts, its lower bound and its range, and the assumptions with the largest effects.
 #pragma once
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ struct Forecast {
   double bound = 0;                    // seconds of the step at ideal rates
   double fastest = 0, slowest = 0;     // range of the step in seconds, if all assumptions are off by a fifth,
                                        // independently
-  std::vector<Sensitivity> sensitive;  // largest effect on the step first; those without effect are left out
+  std::vector<Sensitivity> sensitive;  // largest effect on the step first; those without effect are omitted
 };
 Forecast forecast(const RankPlan&);
 

@@ -22,7 +22,7 @@ std::vector<MeshChoice> mesh_choices(const Config& c, const Cluster& on) {
       const int together = int(c.pipeline_parallel_size) * tensor * context;
       if (!on.network.within_machines(tensor, 1) || on.ranks % together != 0) continue;
       const int groups = on.ranks / together;
-      // The number of workers of local updates affects training, so it is not varied.
+      // The number of workers of local updates affects training, so all meshes have the configured one.
       const auto configured_copies = int(c.data_parallel_replicate_size);
       const auto replicas = copies_are_workers(c) ? std::vector{configured_copies}
                             : zero_stage(c) == 0  ? std::vector{groups}
@@ -39,7 +39,7 @@ std::vector<MeshChoice> mesh_choices(const Config& c, const Cluster& on) {
 }  // namespace
 
 std::string to_text(const MeshChoice& w) {
-  return cat("copies ", w.copies, ", shards ", w.shards, ", context ", w.context, ", tensor ", w.tensor,
+  return cat("dp_replicate ", w.copies, ", dp_shard ", w.shards, ", cp ", w.context, ", tp ", w.tensor,
              w.sequence_parallel ? " with sequence_parallel" : "");
 }
 
@@ -72,13 +72,13 @@ Config with_mesh(const Config& config, const MeshChoice& w) {
 }
 
 SentBytes sent_to(const StepTraffic& t, const MeshChoice& w, bool share_out) {
-  SentBytes sent{t.bytes_of("copies") + t.bytes_of("expert_copies") + t.bytes_of("workers"),
-                 t.bytes_of("shards") + t.bytes_of("expert_shards") + t.bytes_of("experts"), t.bytes_of("context"),
-                 t.bytes_of("tensor")};
-  const int data = w.copies * w.shards * w.context;  // 1: only ranks with the same sequences are left
+  SentBytes sent{t.bytes_of("dp_replicate") + t.bytes_of("expert_dp_replicate") + t.bytes_of("workers"),
+                 t.bytes_of("dp_shard") + t.bytes_of("expert_dp_shard") + t.bytes_of("ep"), t.bytes_of("cp"),
+                 t.bytes_of("tp")};
+  const int data = w.copies * w.shards * w.context;  // 1: all other ranks have the same sequences
   (data == 1                               ? sent.tensor
    : share_out && w.shards * w.context > 1 ? sent.shards
-                                           : sent.copies) += t.bytes_of("data_parallel") + t.bytes_of("world");
+                                           : sent.copies) += t.bytes_of("dp") + t.bytes_of("world");
   return sent;
 }
 

@@ -28,11 +28,11 @@ struct PlannedMesh {
   Prediction p;
 };
 struct PlannedMeshes {
-  std::vector<PlannedMesh> possible;                       // shortest step first, then least memory
+  std::vector<PlannedMesh> possible;                       // shortest step first, then lowest memory
   std::map<std::string, std::vector<MeshChoice>> refused;  // keyed by the reason
 };
 PlannedMeshes plan_meshes(const Config&, const Cluster&);
-// Describes which meshes plan_meshes() tries.
+// Describes the meshes that plan_meshes() considers.
 std::string tried_meshes_text(const Config&, const Cluster&);
 
 // Bytes that a rank sends per step, by group.

@@ -33,8 +33,8 @@ double step_seconds(Engine& engine, const Roofline& limits) {
   return least_sum(planned_rows(engine, limits));
 }
 
-// Seconds of a step with these layers in bf16; `all`: they are all the low-precision layers, so the whole recipe is
-// bf16.
+// Seconds of a step with these layers in bf16; `all`: true if they are all the low-precision layers, so that the whole
+// recipe is bf16.
 double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
                        const std::vector<std::string>& patterns, bool all) {
   EngineOptions o = engine.options();

@@ -47,7 +47,7 @@ class Absent final : public Communicator {
 
 }  // namespace
 
-// If the number of nodes is not given: the fewest that are filled evenly.
+// If the number of nodes is not given: the smallest number that the ranks fill evenly.
 Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   int on = nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode;
   while (nodes == 0 && count % on != 0) ++on;
@@ -69,7 +69,8 @@ Assumptions ManyRanks::assumed(const Assumptions& expected) const {
 
 namespace {
 
-// The stages whose plans differ: first, second and last; all of them if there are few or the layout is given.
+// The stages that are planned, one of each kind: first, second and last; all of them if there are few or the layout is
+// given.
 std::vector<int> different_stages(const Config& c, int stages) {
   std::vector<int> all(static_cast<size_t>(stages));
   std::iota(all.begin(), all.end(), 0);
@@ -159,10 +160,10 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // no data parallelism: all other ranks are tensor-parallel
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(concurrent, double(p.micro_batches), gemms))
-    (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
-     : of.group == "context"                                ? p.waits.context
-     : of.group == "experts"                                ? p.waits.experts
-                                                            : p.waits.data) += seconds;
+    (of.group == "tp" || (of.group == "world" && alone) ? p.waits.tensor
+     : of.group == "cp"                                 ? p.waits.context
+     : of.group == "ep"                                 ? p.waits.experts
+                                                        : p.waits.data) += seconds;
   p.context = context_figures(engine, p.traffic, p.step());
   return p;
 }

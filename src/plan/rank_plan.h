@@ -1,5 +1,5 @@
-// Predicts a run on many ranks without having them: memory per rank by planning single ranks, traffic and time by the
-// model stated in docs/distributed.md.
+// Predicts a run on many ranks that need not exist: memory per rank by planning single ranks, traffic and time by the
+// model of docs/distributed.md.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace athanor {
 
 constexpr int kGpusPerNode = 8;
 
-// A set of ranks: each has one such GPU, or if it has no key, is a rank on this machine's CPU; every node has equally
-// many.
+// A set of ranks. Each rank has one such GPU, or is a rank on this machine's CPU if `gpu` has no key; all nodes have
+// equally many ranks.
 struct Cluster {
   GpuSpec gpu;
   int ranks = 1, nodes = 1;
@@ -34,7 +34,7 @@ struct Cluster {
 
 struct ManyRanks {
   int ranks = -1;                // 0: prints a table of 1, 2, 4 ... 1024; negative: not requested
-  int nodes = 0;                 // 0: the fewest that divide the ranks, with up to 8 GPUs per node
+  int nodes = 0;                 // 0: the smallest number that divides the ranks, with up to 8 GPUs per node
   double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: from its data
                                  // sheet
   // Achieved fraction of the bandwidth, and latencies in microseconds. 0 or negative: defaults of Network.
@@ -49,7 +49,7 @@ struct ManyRanks {
 // Predicted step of one rank.
 struct Prediction {
   int64_t micro_batch_size = 0, micro_batches = 0;
-  size_t memory = 0;                                  // bytes; in a pipeline those of the stage that needs most
+  size_t memory = 0;                                  // bytes; in a pipeline, those of the stage that needs the most
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes of the same stage
   StepTraffic traffic;
   double sent_to_stages = 0;                    // bytes sent by a rank per step
@@ -86,12 +86,12 @@ class RankPlan {
   Prediction with(const Assumptions&) const;
   const Assumptions& assumed() const { return assumed_; }  // the cluster's assumptions
   void assume(const Assumptions& assumed) { assumed_ = assumed; }
-  // Rate of the step's own GEMMs, each timed alone on this machine, as a fraction of the rate of a large one.
+  // Rate of the step's own GEMMs, each timed in isolation on this machine, as a fraction of the rate of a large GEMM.
   double measured_gemms(const Backend&) const;
   Prediction expected() const { return with(assumed_); }
 
  private:
-  struct Rank {  // the rank that stands for one stage
+  struct Rank {  // the rank that represents one stage
     ProcessMesh mesh;
     std::unique_ptr<Engine> engine;
   };

@@ -36,14 +36,14 @@ struct PlannedCandidate {
 Config configured_exactly_as(const Config&, const PlannedCandidate&);
 
 struct SearchResult {
-  std::vector<PlannedCandidate> possible;                 // shortest expected step first, then least memory
+  std::vector<PlannedCandidate> possible;                 // shortest expected step first, then lowest memory
   std::map<std::string, std::vector<Candidate>> refused;  // keyed by the reason
   size_t tried = 0;
 };
 // Plans all candidates, and the other schedules of the best pipeline.
 SearchResult search(const Config&, const Cluster&);
 
-// For each choice, its key and the best candidate that has another value than the very best one.
+// For each choice, its key and the best candidate that differs from the best of all in this choice.
 std::vector<std::pair<std::string, PlannedCandidate>> other_choices(std::span<const PlannedCandidate>);
 
 }  // namespace athanor

@@ -31,7 +31,7 @@ std::vector<Width> plan_widths(const std::string& list, const ModelConfig&);
 constexpr size_t kMostRuns = 10000;
 std::vector<SweepRun> plan_sweep(std::span<const std::string> sets, std::span<const Width> widths = {});
 
-// Content of sweep.json, which identifies the sweep that a folder was made for.
+// Content of sweep.json, which identifies the sweep of a folder.
 std::string sweep_json(const std::string& config, std::span<const SweepRun> runs);
 
 // A Slurm batch script with one job array task per run.

@@ -1,4 +1,4 @@
-// The ops of ops/adafactor.h, element by element, after the paper [Shazeer & Stern 2018, alg. 4]. The paper's G is the
+// Ops of ops/adafactor.h, element by element, after the paper [Shazeer & Stern 2018, alg. 4]. The paper's G is the
 // stored gradient times grad_scale.
 #include <cmath>
 #include <cstring>
@@ -28,7 +28,7 @@ void ReferenceOps::run(const FactoredMoments& op, void*) {
     const Values r = average(p.r, p.row_sums, p.c.numel()), c = average(p.c, p.column_sums, p.r.numel());
     double mean = 0;
     for (const double x : r.v) mean += x / double(r.size());
-    // U = G / sqrt(V) with V = r c / mean(r), as one factor per row and one per column; the column's includes
+    // U = G / sqrt(V) with V = r c / mean(r), as one factor per row and one per column; the column factor includes
     // grad_scale.
     Values rows(1, r.size()), columns(1, c.size());
     for (int64_t i = 0; i < r.size() && !s.skip; ++i) rows[i] = std::sqrt(mean / r[i]);

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Calls fn(span, head, query row) for each query of each span, after checking that the span lies inside the tensors.
+// Calls fn(span, head, query row) for each query of each span, after checking that the span is inside the tensors.
 template <class Fn>
 void each_query(const Tensor& spans, int64_t heads, int64_t queries, int64_t keys, Fn&& fn) {
   for (int64_t s = 0; s < spans.rows(); ++s) {
@@ -35,7 +35,7 @@ double dot(const Values& a, int64_t a_row, int64_t a_col, const Values& b, int64
   return sum;
 }
 
-// The score of q·k, and its derivative by q·k.
+// Score of q·k, and its derivative by q·k.
 struct Score {
   double y, slope;
 };

@@ -59,7 +59,7 @@ void ReferenceOps::run(const SquaredNorm& op, void*) {
   }
 }
 
-// Both operations are in float, as in the CPU and GPU code: initial weights are bit-identical everywhere.
+// Both operations are in float, as in the CPU and GPU code, so that initial weights are bit-identical on all backends.
 void ReferenceOps::run(const RandomNormal& op, void*) {
   Values x = zeros_like(op.x);
   for (int64_t i = 0; i < x.size(); ++i) {

@@ -14,7 +14,7 @@ int64_t row_index(const char* what, const Tensor& indices, int64_t i, const Tens
   return row;
 }
 
-// Row of token i in `table`; -1 if another vocabulary shard has it.
+// Returns the row of token i in `table`; -1 if another vocabulary shard has it.
 int64_t token_row(const char* what, const Tensor& tokens, int64_t i, const VocabPart& part, const Tensor& table) {
   if (!part) return row_index(what, tokens, i, table);
   const int32_t token = tokens.as<int32_t>()[i];

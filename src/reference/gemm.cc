@@ -13,7 +13,7 @@ Values transposed(const Values& x) {
   return t;
 }
 
-// The operand as the GEMM sees it: TF32-rounded if requested.
+// Returns the operand as the GEMM reads it: TF32-rounded if requested.
 Values factor(const Tensor& t, bool tf32) {
   Values x = load(t);
   if (tf32 && t.dtype == DType::f32)

@@ -1,4 +1,4 @@
-// The ops of ops/lamb.h, element by element.
+// Ops of ops/lamb.h, element by element.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// The trust ratio of a tensor. sums [2, S]: partial sums of the squares of w and of r.
+// Returns the trust ratio of a tensor. sums [2, S]: partial sums of the squares of w and of r.
 double ratio_of(const Values& sums) {
   double w = 0, r = 0;
   for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// [n] soft-capped logits softcap * tanh(z / softcap), and their derivatives 1 - tanh^2.
+// Soft-capped logits [n], softcap * tanh(z / softcap), and their derivatives 1 - tanh^2.
 struct Capped {
   Values z;
   std::vector<double> slope;
@@ -84,14 +84,14 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
 
 namespace {
 
-// y and u: a row's student and teacher logits, soft-capped, minus their maximum, divided by the temperature; and the
+// Student logits y and teacher logits u of a row, soft-capped, minus their maximum, divided by the temperature; and the
 // three sums of DistillSums.
 struct Scaled {
   std::vector<double> y, u;
   double y_sum = 0, u_sum = 0, cross = 0;
 };
 
-// factor * difference, or 0 if the factor is 0.
+// Returns factor * difference, or 0 if the factor is 0.
 double weighted(double factor, double difference) { return factor > 0 ? factor * difference : 0; }
 
 Scaled scaled(const Values& z, const Values& v, int64_t vocab, double base, double teacher_base, double temperature,

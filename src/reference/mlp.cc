@@ -75,7 +75,7 @@ void ReferenceOps::run(const SwigluFwd& op, void*) {
 
 void ReferenceOps::run(const SwigluBwd& op, void*) {
   const Values dy = load(op.dy), gu = load(op.gu);
-  if (op.y) run(SwigluFwd{.y = op.y, .gu = op.gu}, nullptr);  // before gu is replaced
+  if (op.y) run(SwigluFwd{.y = op.y, .gu = op.gu}, nullptr);  // runs before gu is replaced
   Values dgu = zeros_like(op.dgu);
   for (int64_t i = 0; i < dy.rows; ++i)
     for (int64_t c = 0; c < dy.cols; ++c) {

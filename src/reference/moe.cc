@@ -43,7 +43,7 @@ Scores scores(RouterScore kind, const Values& logits, int64_t t) {
   return s;
 }
 
-// Indices of the k largest values, in descending order; among equal values the lower index comes first.
+// Returns indices of the k largest values, in descending order; among equal values the lower index comes first.
 std::vector<int32_t> largest(const std::vector<double>& values, int64_t k) {
   std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -53,7 +53,7 @@ std::vector<int32_t> largest(const std::vector<double>& values, int64_t k) {
   return order;
 }
 
-// Selection values; those outside the chosen groups are below all others.
+// Returns the selection values; those outside the chosen groups are below all others.
 std::vector<double> selection(const RouteFwd& op, const Values& logits, int64_t t) {
   std::vector<double> values = op.selects_by_logit() ? std::vector<double>{} : scores(op.rule.score, logits, t).of;
   for (int64_t i = 0; i < logits.cols && op.selects_by_logit(); ++i) values.push_back(logits(t, i));
@@ -96,7 +96,7 @@ void ReferenceOps::run(const DropChoices& op, void*) {
   const auto value = [&](int64_t slot) {
     return std::isnan(weights[slot]) ? -std::numeric_limits<double>::infinity() : weights[slot];
   };
-  const int64_t slots = op.sequence * op.experts.cols();  // of a sequence
+  const int64_t slots = op.sequence * op.experts.cols();  // slots per sequence
   for (int64_t slot = 0; slot < op.experts.numel(); ++slot) {
     const int32_t expert = checked("drop_choices.experts", ints(op.experts)[slot], op.expert_count);
     const int64_t first = slot / slots * slots;
@@ -110,7 +110,7 @@ void ReferenceOps::run(const DropChoices& op, void*) {
 
 namespace {
 
-// Gradient of a token's scores, from the gradient of its weights.
+// Returns the gradient of a token's scores, from the gradient of its weights.
 std::vector<double> score_gradients(const RouteBwd& op, const std::vector<double>& s, const Values& dweights,
                                     int64_t t) {
   const int64_t k = dweights.cols;

@@ -1,4 +1,4 @@
-// The ops of ops/muon.h, element by element.
+// Ops of ops/muon.h, element by element.
 #include <cmath>
 #include <cstring>
 #include <vector>

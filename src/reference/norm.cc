@@ -20,12 +20,14 @@ void write_normalised(const Tensor& y_out, const Tensor& h_in, const Tensor& mea
   store(y_out, y);
 }
 
-// 1 / sqrt(mean of squares + eps) of n values.
-double inverse_rms(const double* x, int64_t n, double eps) {
+double sum_of_squares(const double* x, int64_t n) {
   double squares = 0;
   for (int64_t i = 0; i < n; ++i) squares += x[i] * x[i];
-  return 1 / std::sqrt(squares / double(n) + eps);
+  return squares;
 }
+
+// 1 / sqrt(mean of squares + eps) of n values.
+double inverse_rms(double squares, int64_t n, double eps) { return 1 / std::sqrt(squares / double(n) + eps); }
 
 }  // namespace
 
@@ -37,7 +39,7 @@ void ReferenceOps::run(const NormFwd& op, void*) {
       for (int64_t c = 0; c < h.cols; ++c) mean[i] += h(i, c) / double(h.cols);
       for (int64_t c = 0; c < h.cols; ++c) h(i, c) -= mean[i];  // their rms is then the standard deviation
     }
-    rstd[i] = inverse_rms(&h(i, 0), h.cols, double(op.eps));
+    rstd[i] = inverse_rms(sum_of_squares(&h(i, 0), h.cols), h.cols, double(op.eps));
   }
   if (op.mean) store(op.mean, mean);
   store(op.rstd, rstd);
@@ -80,8 +82,12 @@ void ReferenceOps::run(const QkNormFwd& op, void*) {
   const Values x = load(op.x), wq = load(op.wq), wk = load(op.wk);
   const int64_t dim = wq.cols, normed = op.heads + op.kv_heads;
   Values rstd = zeros_like(op.rstd);  // [N, H + K]
+  const Values sums = op.sums ? load(op.sums) : Values(0, 0);
   for (int64_t i = 0; i < x.rows; ++i)
-    for (int64_t j = 0; j < normed; ++j) rstd(i, j) = inverse_rms(&x.v[size_t(i * x.cols + j * dim)], dim, op.eps);
+    for (int64_t j = 0; j < normed; ++j) {
+      const double squares = op.sums ? sums(i, j) : sum_of_squares(&x.v[size_t(i * x.cols + j * dim)], dim);
+      rstd(i, j) = inverse_rms(squares, dim * op.parts, op.eps);
+    }
   store(op.rstd, rstd);
   rstd = load(op.rstd);  // y is computed from the stored (rounded) statistics
   Values y = x;
@@ -93,6 +99,7 @@ void ReferenceOps::run(const QkNormFwd& op, void*) {
 
 void ReferenceOps::run(const QkNormBwd& op, void*) {
   const Values dy = load(op.dy), x = load(op.x), rstd = load(op.rstd), wq = load(op.wq), wk = load(op.wk);
+  const Values sums = op.sums ? load(op.sums) : Values(0, 0);
   const int64_t dim = wq.cols;
   Values dx = dy, dwq = load(op.dwq), dwk = load(op.dwk);
   for (int64_t i = 0; i < x.rows; ++i)
@@ -105,6 +112,7 @@ void ReferenceOps::run(const QkNormBwd& op, void*) {
         mean_gn += dy(i, j * dim + c) * w[c] * n / double(dim);
         dw[c] += dy(i, j * dim + c) * n;
       }
+      if (op.sums) mean_gn = rstd(i, j) * sums(i, j) / double(dim * op.parts);
       for (int64_t c = 0; c < dim; ++c) {
         const double n = x(i, j * dim + c) * rstd(i, j);
         dx(i, j * dim + c) = rstd(i, j) * (dy(i, j * dim + c) * w[c] - n * mean_gn);
@@ -113,6 +121,19 @@ void ReferenceOps::run(const QkNormBwd& op, void*) {
   store(op.dx, dx);
   store(op.dwq, dwq);
   store(op.dwk, dwk);
+}
+
+void ReferenceOps::run(const QkNormSums& op, void*) {
+  const Values x = load(op.x), dy = op.dy ? load(op.dy) : Values(0, 0), wq = load(op.wq), wk = load(op.wk);
+  const int64_t dim = wq.cols;
+  Values sums = zeros_like(op.sums);
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t j = 0; j < op.heads + op.kv_heads; ++j)
+      for (int64_t c = 0; c < dim; ++c) {
+        const int64_t at = j * dim + c;
+        sums(i, j) += x(i, at) * (op.dy ? dy(i, at) * (j < op.heads ? wq[c] : wk[c]) : x(i, at));
+      }
+  store(op.sums, sums);
 }
 
 }  // namespace athanor

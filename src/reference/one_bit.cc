@@ -1,4 +1,4 @@
-// The ops of ops/one_bit.h, block by block, in the precision of their definition.
+// Ops of ops/one_bit.h, block by block, in the precision of their definition.
 #include "ops/one_bit.h"
 
 #include <array>

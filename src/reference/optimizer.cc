@@ -18,7 +18,7 @@ StepState load_state(const Tensor& t) {
   return s;
 }
 
-// The master weights of a part; i16 remainders are joined with the weights, which gives exact f32 values.
+// Returns the master weights of a part; i16 remainders are joined with the weights, which gives exact f32 values.
 Values load_master(const UpdatePart& p) {
   if (p.master.dtype != DType::i16) return load(p.master);
   Values w = load(p.param);
@@ -34,8 +34,8 @@ void store_master(const UpdatePart& p, Values w) {
   for (int64_t i = 0; i < w.size(); ++i) p.master.as<int16_t>()[i] = rest_of(float(w[i]));
 }
 
-// Values as a tensor of `dtype` stores them: bf16 is rounded stochastically with the upper half of random(i); f32 is
-// unchanged.
+// Returns values as stored in a tensor of `dtype`: bf16 is rounded stochastically with the upper half of random(i); f32
+// is unchanged.
 template <class Random>
 Values kept(Values x, DType dtype, const Random& random) {
   if (dtype == DType::bf16)
@@ -43,7 +43,7 @@ Values kept(Values x, DType dtype, const Random& random) {
   return x;
 }
 
-// One step of a part: calls rule(w, m, v, g, i) for each element; absent states are 0.
+// Runs one step of a part: calls rule(w, m, v, g, i) for each element; absent states are 0.
 template <class Op, class Rule>
 void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Rule& rule) {
   const Values grad = load(p.grad);
@@ -60,14 +60,14 @@ void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Ru
   if (p.v) store(p.v, kept(v, p.v.dtype, [&](int64_t i) { return random(p.moment_stream, i) << 16; }));
 }
 
-// A weight after the step u and weight decay.
+// Returns a weight after step u and weight decay.
 template <class Op>
 double decayed(const Op& op, double w, double u, double lr, double decay) {
   return (op.cautious && w * u < 0 ? w : w - lr * decay * w) - u;
 }
 
-// Quantizes to the value of the map nearest to x / amax of its block, by exhaustive search; ties go to the larger
-// value. With the unsigned map only 0 itself becomes 0.
+// Quantizes to the map value nearest to x / amax of its block, by exhaustive search; ties go to the larger value. With
+// the unsigned map only 0 itself becomes 0.
 void store_quantized(const DynamicMap& map, const Values& x, const Tensor& quantized, const Tensor& scales) {
   for (int64_t block = 0; block < scales.numel(); ++block) {
     double most = 0;
@@ -129,7 +129,7 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
   const StepState s = load_state(op.state);
   const double lr = s.lr * op.rate, c1 = s.corrections[op.average1], c2 = s.corrections[op.average2];
   const double beta1 = momentum_now(op.beta1, s);
-  // Rounds to f32; for a single operation on f32 numbers this gives the f32 result.
+  // Rounds to f32; after a single operation on f32 numbers this gives the f32 result.
   const auto f = [](double x) { return double(float(x)); };
   for (const AdamW8bit::Part& p : op.parts) {
     const UpdatePart weights = p.weights();
@@ -186,7 +186,7 @@ void ReferenceOps::run(const Lion& op, void*) {
   });
 }
 
-// Computes with x and z explicitly.
+// Computes x and z explicitly, unlike the op's formula.
 void ReferenceOps::run(const ScheduleFreeAdamW& op, void*) {
   update(op, [&](const StepState& s) {
     const double lr = s.lr * op.rate, c = 1 / double(s.corrections[op.average1]), c2 = s.corrections[op.average2];

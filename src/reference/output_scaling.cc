@@ -1,4 +1,4 @@
-// The ops of ops/output_scaling.h, element by element.
+// Ops of ops/output_scaling.h, element by element.
 #include "ops/output_scaling.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"

@@ -1,4 +1,4 @@
-// The ops of ops/packed_groups.h, element by element.
+// Ops of ops/packed_groups.h, element by element.
 #include "ops/packed_groups.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// The Hadamard transform of v[0, n): that of each half, then their sum and their difference.
+// Applies the Hadamard transform to v[0, n): first to each half, then the halves become their sum and their difference.
 void rotate(float* v, int64_t n) {
   if (n == 1) return;
   const int64_t half = n / 2;

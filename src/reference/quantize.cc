@@ -37,7 +37,7 @@ constexpr uint8_t kOnes = 0xff;
 template <>
 constexpr uint8_t kOnes<f4_e2m1> = 0xf;
 
-// The value of type T nearest to x; ties go to the even encoding.
+// Returns the value of type T nearest to x; ties go to the even encoding.
 template <class T>
 T nearest(double x) {
   constexpr uint8_t kMagnitudes = kOnes<T> / 2;
@@ -235,7 +235,7 @@ void ReferenceOps::run(const DelayedScales& op, void*) {
   store(op.amax, zeros_like(op.amax));
 }
 
-// The GEMM of the dequantized operands, which are exact in double.
+// GEMM of the dequantized operands, which are exact in double.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
   const auto decoded = [](const Tensor& quantized, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
     Values v = load(quantized), s = load(scales);

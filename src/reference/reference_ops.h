@@ -1,5 +1,6 @@
 // ReferenceOps: the specification of every op as a backend. Plain single-threaded loops in double that read like the
-// formulas in ops/; results are rounded once, where the op's header says. Needs no scratch, knows no speed.
+// formulas in ops/; results are rounded once, where the op's header says so. Needs no scratch memory and is not
+// optimized for speed.
 #pragma once
 #include <memory>
 
@@ -16,6 +17,7 @@ class ReferenceOps final : public Ops {
   void run(const NormBwd&, void*) override;
   void run(const QkNormFwd&, void*) override;
   void run(const QkNormBwd&, void*) override;
+  void run(const QkNormSums&, void*) override;
   void run(const AttentionFwd&, void*) override;
   void run(const AttentionBwd&, void*) override;
   void run(const MergeAttention&, void*) override;

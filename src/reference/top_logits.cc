@@ -19,7 +19,7 @@ double slope(double z, float softcap) {
   return 1 / (cosine * cosine);
 }
 
-// a log(a / b) from the logarithms of a and b; 0 if a is 0.
+// Returns a log(a / b) from the logarithms of a and b; 0 if a is 0.
 double term(double log_a, double log_b) { return log_a == -kInf ? 0 : std::exp(log_a) * (log_a - log_b); }
 
 // The events of a row: its top tokens, and all other tokens as one.
@@ -34,7 +34,7 @@ struct Events {
   }
 };
 
-double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }  // NaN: 0
+double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }  // 0 for NaN
 
 // Sums over the events: of |q - p|, and of q times the sign of q - p.
 struct SortedDifference {

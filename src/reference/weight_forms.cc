@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Indices of the pruned elements, two of every four.
+// Returns the indices of the pruned elements, two of every four.
 std::vector<int64_t> pruned_of(const Values& x) {
   std::vector<int64_t> pruned;
   for (int64_t at = 0; at < x.size(); at += 4) {

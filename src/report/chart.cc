@@ -16,7 +16,7 @@ std::string number(double value, const char* format = "%.6g") {
   return text;
 }
 
-// Clamps values so that their sums and differences stay finite; values beyond are drawn at the limit.
+// Clamps values so that their sums and differences stay finite; values beyond the limit are drawn at the limit.
 constexpr double kFarthest = 1e290;
 double near(double v) { return std::clamp(v, -kFarthest, kFarthest); }
 
@@ -79,8 +79,8 @@ class Drawing {
   }
 
  private:
-  // Extreme spikes would flatten the rest: if the maximum is more than three times as far away as the 99th percentile,
-  // the y axis is cut a little above that percentile. Clipped values touch the frame.
+  // Extreme spikes would flatten the rest of the curve: if the maximum is more than three times as far away as the 99th
+  // percentile, the y axis is cut a little above that percentile. Clipped values touch the frame.
   void choose_y() {
     std::sort(all_y_.begin(), all_y_.end());
     const auto part = [&](double share) { return all_y_[size_t(share * double(all_y_.size() - 1))]; };
@@ -171,7 +171,7 @@ std::string html_text(std::string_view text) {
 }
 
 // Every window is the sum of a suffix and a prefix of blocks of `width` points, so the cost does not depend on the
-// width, and no large value is added and subtracted again.
+// width, and no large value is added and later subtracted.
 std::vector<double> running_mean(const std::vector<double>& y, size_t width) {
   struct Sum {
     double value = 0, count = 0;

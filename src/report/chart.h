@@ -19,7 +19,7 @@ struct ChartLine {
   size_t mean_over = 1;  // width of the running mean, odd; if above 1, the points themselves are drawn pale
 };
 
-// Mean of the `width` (odd) points around each point, fewer at the ends; non-finite points are left out.
+// Mean of the `width` (odd) points around each point, of fewer points at the ends; non-finite points are excluded.
 std::vector<double> running_mean(const std::vector<double>& y, size_t width);
 
 // A vertical line that marks an event.
@@ -43,7 +43,7 @@ struct Chart {
 // Returns "" if no line has a finite point.
 std::string chart_html(const Chart&);
 
-// At most `most` + 1 round numbers between low and high.
+// Returns at most `most` + 1 round numbers between low and high.
 std::vector<double> ticks(double low, double high, int most);
 
 }  // namespace athanor

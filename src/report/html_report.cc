@@ -81,7 +81,7 @@ std::string placements(std::string_view html) {
   return rules;
 }
 
-// Width of the running mean: a fortieth of the curve, so that its shape stays; 1 (no mean) for few records.
+// Width of the running mean: a fortieth of the curve, which keeps its shape; 1 (no mean) for few records.
 size_t mean_width(size_t records) { return records < 100 ? 1 : std::max<size_t>(5, records / 40) | 1; }
 
 // A quantity plotted per step.
@@ -252,7 +252,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Plots a curve from this fraction of each run on.
+  // Plots a curve; from: fraction of each run at which the plot begins.
   void curve(const Curve& c, double from, bool marks) {
     Chart chart{.title = c.title,
                 .unit = c.unit,

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Does not use the copy streams: pipeline stages send in those, and a copy would wait until another stage has received.
+// Does not use the copy streams: pipeline stages send in them, so a copy would wait until another stage has received.
 Ctx::Ticket copy(Ctx& c, const Tensor& to, const Tensor& from) {
   return c.overlap([&](Stream stream) { c.device.copy(to.data, from.data, from.bytes(), stream); });
 }
@@ -24,7 +24,7 @@ void BlockInputs::plan(MemoryPlan& plan, int64_t blocks, DType dtype, const Shap
 size_t BlockInputs::bytes() const { return home_.empty() ? 0 : home_.size() * home_.front().bytes(); }
 
 int64_t BlockInputs::keep(Ctx& c, Buffer input) {
-  c.wait(std::move(moving_.copied));  // then the previous input's memory is free
+  c.wait(std::move(moving_.copied));  // after this wait the memory of the previous input can be reused
   const int64_t number = next_++;
   moving_.input = std::move(input);
   moving_.number = number;

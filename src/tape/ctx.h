@@ -1,5 +1,5 @@
 // Ctx: everything a layer needs, passed explicitly, so that several models and ranks can share a process. Tape: the
-// backward functions that forward records. Var: an activation that can be consumed once.
+// backward functions that forward records. Var: an activation that is consumed exactly once.
 #pragma once
 #include <map>
 #include <memory>
@@ -22,8 +22,8 @@ class BlockInputs;
 // Recomputes a value, bitwise identical, from values that are kept anyway (selective recomputation).
 using Remake = std::shared_ptr<UniqueFn<Buffer(Ctx&)>>;
 
-// Move-only: a value is consumed once, and fan-out is an explicit fork(). So ownership is the liveness analysis, and
-// gradients are never accumulated implicitly.
+// Move-only: a value is consumed once, and fan-out is an explicit fork(). Ownership therefore replaces liveness
+// analysis, and gradients are never accumulated implicitly.
 class Var {
  public:
   Var() = default;
@@ -35,11 +35,11 @@ class Var {
   const Tensor& t() const { return buffer_.t; }
   int slot() const { return slot_; }
   explicit operator bool() const { return slot_ >= 0; }
-  Buffer keep() const { return buffer_; }  // shares the memory, not the right to consume
+  Buffer keep() const { return buffer_; }  // shares the memory, but not the right to consume the value
   void producer_keeps_it() { kept_ = true; }
   // Asks the consumer of this value to store the amax of its gradient in `of_gradient`, because the producer will
-  // quantize the gradient; no tensor: the producer does not need it. The consumer may ignore this: Buffer::amax says
-  // whether the amax was stored.
+  // quantize the gradient; no tensor: the producer does not need it. The consumer may ignore the request: Buffer::amax
+  // is set if the amax was stored.
   void asks_amax(Tensor of_gradient) { asked_ = of_gradient; }
   Tensor asked_amax() const { return asked_; }
 
@@ -72,22 +72,22 @@ class Tape {
   };
   std::vector<Entry> entries;
   std::map<int, Buffer> grads;    // gradients by slot
-  std::map<int, int> uses;        // by unit: uses in forward whose backward is still to come
-  bool puts_off_weights = false;  // Ctx::weight_half() keeps functions in weight_halves
+  std::map<int, int> uses;        // for each unit: uses in forward whose backward is pending
+  bool puts_off_weights = false;  // Ctx::weight_half() postpones functions to weight_halves
   std::vector<UniqueFn<void(Ctx&)>> weight_halves;
   bool recording = true;
   int next_slot = 0;
 };
 
-// Activations and activation gradients that tensor-parallel (ProcessMesh::tensor()), context-parallel (context()) or
-// expert-parallel ranks (experts()) send: `calls` counts all-reduces; `row_calls` counts all-gathers, reduce-scatters
-// and all-to-alls of rows, whose bytes are those of all ranks' rows together.
+// Traffic of activations and activation gradients between tensor-parallel (ProcessMesh::tensor()), context-parallel
+// (context()) or expert-parallel ranks (experts()). `calls` counts all-reduces; `row_calls` counts all-gathers,
+// reduce-scatters and all-to-alls of rows, whose bytes are those of the rows of all ranks.
 struct TensorSums {
   struct Sent {
     int64_t calls = 0, bytes = 0;
     int64_t row_calls = 0, row_bytes = 0;
   };
-  // Collectives, counted in `by_subject` too, that overlap the launches [from, to).
+  // Collectives that overlap the launches [from, to); `by_subject` counts them, too.
   struct Overlap {
     int64_t bytes;
     bool rows;
@@ -96,7 +96,7 @@ struct TensorSums {
   };
   std::map<std::string, Sent> by_subject = {};  // keys: CollectiveSubject::name()
   std::vector<Overlap> overlaps = {};
-  const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts them
+  const std::vector<Launch>* launches = nullptr;  // counted by a dry run: launches so far
   Sent all() const {
     Sent sum;
     for (const auto& [subject, s] : by_subject) {
@@ -114,15 +114,15 @@ struct TensorPass {
 };
 
 // Hops of ring attention: in each, a rank sends one tensor to another context-parallel rank and gets one from a third,
-// while it runs what is launched between begin_pass() and end_pass().
+// while it runs the work launched between begin_pass() and end_pass().
 struct ContextPasses {
   struct Pass {
-    int64_t bytes;         // sent by the rank that sends the most
+    int64_t bytes;         // max over ranks of the bytes sent
     int64_t from, to = 0;  // the launches [from, to) overlap the transfer
     std::string subject = {};
   };
   std::vector<Pass> all = {};
-  const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts passes
+  const std::vector<Launch>* launches = nullptr;  // counted by a dry run: launches so far
   int64_t bytes() const {
     int64_t sum = 0;
     for (const Pass& pass : all) sum += pass.bytes;
@@ -130,7 +130,8 @@ struct ContextPasses {
   }
 };
 
-// One all_to_all that brings whole matrices to the ranks that update them. Ranks are numbers in ProcessMesh::weights().
+// An all_to_all that sends whole matrices to the ranks that update them. Ranks are numbered as in
+// ProcessMesh::weights().
 struct MatrixExchange {
   struct Part {
     int from, to;
@@ -140,9 +141,9 @@ struct MatrixExchange {
   bool exposed = false;  // no GEMM overlaps the exchange
 };
 
-// What ranks send each other for an optimizer update. `calls` and `bytes`: sums of squares of tensors, rows and columns
-// over the ranks that shard the weights (ProcessMesh::shards()). `numbers_calls` and `numbers_bytes`: NorMuon's sums
-// per output over all ranks that have parts of the weights. `exchanges`: whole matrices.
+// Traffic of an optimizer update between ranks. `calls` and `bytes`: sums of squares of tensors, rows and columns over
+// the ranks that shard the weights (ProcessMesh::shards()). `numbers_calls` and `numbers_bytes`: NorMuon's sums per
+// output over all ranks that have parts of the weights. `exchanges`: whole matrices.
 struct UpdateSums {
   int64_t calls = 0, bytes = 0;
   int64_t numbers_calls = 0, numbers_bytes = 0;
@@ -158,7 +159,7 @@ struct StateTraffic {
 struct UnitTraffic {
   struct Copied {
     int64_t bytes = 0;
-    int64_t waited = 0;  // portion for which compute waits as soon as the copy starts
+    int64_t waited = 0;  // portion that compute waits for as soon as the copy starts
   };
   Copied forward = {}, backward = {};  // weights
   Copied gradients = {};               // gradients copied to the device; none in a step's first micro-batch
@@ -171,26 +172,26 @@ struct ContextPass {
   size_t number = 0;
 };
 
-// What MoE routers need to know about the step, in training.
+// Data about the step that MoE routers need, in training.
 struct Routing {
-  Tensor statistics = {};  // [L, E + 4] f64: RouterStatistics, one row per layer
-  Tensor counts = {};      // [L, E] f64: tokens per expert in this step; only in models whose router bias follows them
-  Tensor loss_scale = {};  // [1] f32
-  float inv_count = 0;     // 1 / targets in the global batch
-  int64_t sequence = 1;    // tokens of a sequence on this rank
+  Tensor statistics = {};      // [L, E + 4] f64: RouterStatistics, one row per layer
+  Tensor counts = {};          // [L, E] f64: tokens per expert in this step; only if they drive a router bias
+  Tensor loss_scale = {};      // [1] f32
+  float inv_count = 0;         // 1 / targets in the global batch
+  int64_t sequence = 1;        // tokens of a sequence on this rank
   double capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
-  double buffer_factor = 0;    // see SendSlots::slots_per_rank(), of expert-parallel ranks; 0: slots for any routing
-  Tensor least_factors = {};   // [L] f64: SendSlots::least of each layer; with buffer_factor, in evaluations too
+  double buffer_factor = 0;    // see SendSlots::slots_per_rank(), with expert parallelism; 0: slots for any routing
+  Tensor least_factors = {};   // [L] f64: SendSlots::least of each layer; used with buffer_factor, also in evaluations
   Tensor loss_sum = {};        // [1] f64: becomes infinite if choices overflow
   // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss or the capacity of
-  // experts over whole sequences
+  // experts over whole sequences.
   Tensor context_rows = {};
 };
 
-// What dropout and stochastic depth need to know about the micro-batch, in training; empty: nothing is dropped.
+// Data about the micro-batch that dropout and stochastic depth need, in training; empty: nothing is dropped.
 struct Dropping {
   Tensor state = {};  // StepState
-  Tensor first = {};  // [1] i64: number of the micro-batch's first row among the rows of the step
+  Tensor first = {};  // [1] i64: index of the micro-batch's first row among the rows of the step
   StochasticDepth depth = {};
   int64_t layers = 1;      // number of layers of the model
   float hidden = 0;        // probability with which elements of embeddings and residual branches are dropped
@@ -205,11 +206,11 @@ struct Ctx {
   const Recipe& recipe;
   Tape* tape = nullptr;                     // null: forward only
   bool selective = false;                   // recompute values that have a Remake instead of keeping them
-  TensorSums* tensor_sums = nullptr;        // what tensor-parallel ranks send; dry runs only
-  TensorSums* context_sums = nullptr;       // what context-parallel ranks send; dry runs only
-  TensorSums* expert_sums = nullptr;        // what expert-parallel ranks send; dry runs only
+  TensorSums* tensor_sums = nullptr;        // traffic of tensor-parallel ranks; dry runs only
+  TensorSums* context_sums = nullptr;       // traffic of context-parallel ranks; dry runs only
+  TensorSums* expert_sums = nullptr;        // traffic of expert-parallel ranks; dry runs only
   ContextPasses* context_passes = nullptr;  // hops of ring attention; dry runs only
-  UpdateSums* update_sums = nullptr;        // what updates send; dry runs only
+  UpdateSums* update_sums = nullptr;        // traffic of updates; dry runs only
   StateTraffic* state_traffic = nullptr;    // host copies of optimizer states; dry runs only
   UnitTraffic* unit_traffic = nullptr;      // host copies of units; dry runs only
   bool sequence_parallel = false;           // see nn/rows.h
@@ -235,7 +236,7 @@ struct Ctx {
     ops.run(op, scratch.t.data);
   }
 
-  // Collectives; skipped in a dry run.
+  // Collectives, which a dry run skips.
   void all_reduce(Communicator& group, Tensor x, Reduce how = Reduce::sum) {
     if (!arena.recording()) group.all_reduce(x, how, Stream::compute);
   }
@@ -248,13 +249,13 @@ struct Ctx {
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
     if (!arena.recording()) group.exchange(out, in, peer, Stream::compute);
   }
-  // Allocates the scratch buffer that Communicator::sum() and sum_scatter() of x need; empty where they need none.
+  // Allocates the scratch buffer that Communicator::sum() and sum_scatter() of x need; empty if they need none.
   Buffer sum_workspace(const Communicator& group, const Tensor& x) {
     const int64_t elements = group.sum_workspace(x.dtype, x.numel());
     return elements > 0 ? alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
   }
 
-  // All-reduces x over the tensor-parallel ranks: sum, or max.
+  // All-reduces x over the tensor-parallel ranks by sum or max.
   void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
     Communicator& group = mesh.tensor();
     if (group.size() == 1) return;
@@ -262,7 +263,8 @@ struct Ctx {
     all_reduce(group, x, how);
   }
 
-  // All-gathers rows over the tensor-parallel ranks, in rank order; and reduce-scatters them.
+  // tensor_gather() all-gathers rows over the tensor-parallel ranks, in rank order; its counterpart reduce-scatters
+  // them.
   void tensor_gather(Tensor all, Tensor own) {
     count_rows(tensor_sums, all);
     all_gather(mesh.tensor(), all, own);
@@ -272,8 +274,8 @@ struct Ctx {
     reduce_scatter(mesh.tensor(), own, all);
   }
 
-  // Starts the same collectives so that they overlap what is launched until end_pass(). Nobody may write to their
-  // tensors meanwhile.
+  // Starts the same collectives, which then overlap the work launched before end_pass(). Until then nothing may write
+  // to their tensors.
   TensorPass begin_tensor_sum(Tensor x) {
     count_sum(x);
     return begin_tensor_pass(x, false, [&](Stream stream) { mesh.tensor().all_reduce(x, Reduce::sum, stream); });
@@ -301,8 +303,8 @@ struct Ctx {
       mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), workspace.t, Stream::compute);
   }
 
-  // Runs call(on) in that stream concurrently with the compute stream, after the work submitted so far. Use its result,
-  // or free its memory, only after wait().
+  // Runs call(stream) concurrently with the compute stream, after the work submitted so far. Its result may be used,
+  // and its memory freed, only after wait().
   using Ticket = std::unique_ptr<Event>;
   template <class Call>
   Ticket overlap(Call&& call, Stream on = Stream::comm) {
@@ -319,10 +321,10 @@ struct Ctx {
     if (!arena.recording()) group.all_to_all(out, in, Stream::compute);
   }
 
-  // Over the expert-parallel ranks: expert_exchange() is an all-to-all of equal parts of `out`, received into `in` in
-  // rank order; expert_gather() is an all-gather.
+  // Collectives over the expert-parallel ranks: expert_exchange() is an all-to-all of equal parts of `out`, received
+  // into `in` in rank order; expert_gather() is an all-gather.
   void expert_exchange(Tensor in, Tensor out, Stream on = Stream::compute);
-  // Starts expert_exchange() so that it overlaps what is launched until end_expert_exchange().
+  // Starts expert_exchange(), which then overlaps the work launched before end_expert_exchange().
   TensorPass begin_expert_exchange(Tensor in, Tensor out);
   void end_expert_exchange(TensorPass pass) { end_pass(expert_sums, std::move(pass)); }
   void expert_gather(Tensor all, Tensor own) {
@@ -330,8 +332,8 @@ struct Ctx {
     all_gather(mesh.experts(), all, own);
   }
 
-  // Starts an all_to_all() over the context-parallel ranks that overlaps what is launched until end_pass(): nn/ring.h.
-  // `most`: bytes sent by the rank that sends the most.
+  // Starts an all_to_all() over the context-parallel ranks, which overlaps the work launched before end_pass():
+  // nn/ring.h. `most`: max over ranks of the bytes sent.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
     if (!context_passes) return {overlap([&](Stream stream) { mesh.context().all_to_all(out, in, stream); })};
     context_passes->all.push_back(
@@ -346,21 +348,21 @@ struct Ctx {
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;
-  // True if the value costs no extra memory in backward: its producer keeps it, or it is recomputed.
+  // True if the value needs no extra memory in backward: its producer keeps it, or it is recomputed.
   bool has_in_backward(const Var& v) const { return v.kept_ || (selective && v.remake_); }
   void record(const char* op, UniqueFn<void(Ctx&)> backward);
-  // Gradients by slot. The value's consumer puts exactly one, and its producer takes it.
+  // Gradients by slot. The value's consumer puts exactly one gradient, and the producer takes it.
   void put(int slot, Buffer grad);
   Buffer take(int slot);
   // Runs the whole tape in reverse.
   void backward();
-  // Runs the part of a layer's backward that computes only weight gradients: at once, or later if the pipeline schedule
-  // has separate actions for weight gradients. So `half` must own what it reads.
+  // Runs the part of a layer's backward that computes only weight gradients: now, or later if the pipeline schedule has
+  // separate actions for weight gradients. `half` must therefore own the data that it reads.
   void weight_half(UniqueFn<void(Ctx&)> half);
   // Returns a gradient that the caller may write to: the given one, or a copy if a postponed weight_half() still reads
   // it.
   Buffer own(Buffer grad);
-  void run_weight_halves();  // runs postponed halves in the order in which they were postponed
+  void run_weight_halves();  // runs postponed halves in order
 
  private:
   template <class Call>
@@ -392,14 +394,14 @@ struct Ctx {
   }
 };
 
-// Fan-out: two Vars for one value; their gradients are added.
+// Fan-out: returns two Vars of one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
 Var add(Ctx&, Var a, Var b);  // a + b, of equal shapes
 // Returns x [N, C] itself, and a copy of its first columns.
 std::pair<Var, Var> fork_columns(Ctx&, Var x, int64_t columns);
 
-// Activation checkpointing of one block: forward keeps only the block's input; backward runs the block again with
-// recording, then runs its backward.
+// Activation checkpointing of one block: forward keeps only the block's input; backward runs the block's forward with
+// recording, then its backward.
 using Block = UniqueFn<Var(Ctx&, Var)>;
 Var checkpoint(Ctx&, Block block, Var in);
 

@@ -9,10 +9,10 @@ namespace {
 using Rules = std::array<OperandRule, kOperands>;
 constexpr Rules all_of(Scaling s) { return {{{s}, {s}, {s}, {s}, {s}, {s}}}; }
 
-// The recipe of TransformerEngine's current scaling.
+// TransformerEngine's recipe of current scaling.
 constexpr OperandRule kTensor{Scaling::tensor}, kTensorGradient{Scaling::tensor, DType::f8_e5m2};
 constexpr Rules kTensorwise{{kTensor, kTensor, kTensorGradient, kTensor, kTensorGradient, kTensor}};
-// The recipe of TransformerEngine's delayed scaling.
+// TransformerEngine's recipe of delayed scaling.
 constexpr OperandRule kDelayed{.scaling = Scaling::tensor, .delayed = true},
     kDelayedGradient{.scaling = Scaling::tensor, .quantized = DType::f8_e5m2, .delayed = true};
 constexpr Rules kAllDelayed{{kDelayed, kDelayed, kDelayedGradient, kDelayed, kDelayedGradient, kDelayed}};
@@ -20,7 +20,8 @@ constexpr Rules kAllDelayed{{kDelayed, kDelayed, kDelayedGradient, kDelayed, kDe
 // scale.
 constexpr OperandRule kRow{Scaling::row}, kHigh{};
 constexpr Rules kRowwiseHighWeightGradient{{kRow, kRow, kRow, kTensor, kHigh, kHigh}};
-// [DeepSeek-AI 2024, DeepSeek-V3, sec. 3.3.2]: gradients are never quantized in squares, which diverged there (B.2).
+// [DeepSeek-AI 2024, DeepSeek-V3, sec. 3.3.2]: gradients are never quantized in squares, with which training diverged
+// (B.2).
 constexpr OperandRule kBlock{Scaling::block128}, kSquare{Scaling::square128};
 constexpr Rules kBlockwise{{kBlock, kSquare, kBlock, kSquare, kBlock, kBlock}};
 

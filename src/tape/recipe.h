@@ -1,4 +1,4 @@
-// A precision recipe is a row of data: the dtype of each kind of tensor, and how the GEMM operands of linear layers are
+// A precision recipe is one table row: the dtype of each kind of tensor, and how the GEMM operands of linear layers are
 // quantized.
 #pragma once
 #include <array>
@@ -19,10 +19,10 @@ struct OperandRule {
   bool hadamard = false;   // quantized after a random Hadamard transform along the GEMM's K dimension
   bool delayed = false;    // the scale follows from amax of earlier steps: DelayedScaling
   bool operator==(const OperandRule&) const = default;
-  // True with current scaling per tensor, which needs the tensor's amax: Quantize::largest.
+  // True with current scaling per tensor, which needs the tensor's amax: Quantize::amax.
   bool by_amax() const { return scaling == Scaling::tensor && !delayed; }
-  // True if a forward GEMM may accumulate with fewer bits than f32: not with block scales. GEMMs of gradients never
-  // may.
+  // True if a forward GEMM may accumulate with fewer bits than f32, which is not the case with block scales. Gradient
+  // GEMMs never may.
   // [NVIDIA, TransformerEngine, common/recipe; torchao, float8/config.py]
   bool fast() const { return scaling == Scaling::tensor || scaling == Scaling::row; }
 };
@@ -46,7 +46,7 @@ constexpr Matrix matrix_of(Operand operand) {
 
 // Delayed scaling: scales follow from the amax of earlier steps, see DelayedScales.
 struct DelayedScaling {
-  int64_t history = 1024;  // steps, as TransformerEngine's fp8_amax_history_len
+  int64_t history = 1024;  // in steps; TransformerEngine's fp8_amax_history_len
   int margin = 0;          // the amax is mapped to the format's maximum / 2^margin
 };
 
@@ -55,14 +55,14 @@ struct Recipe {
   DType compute;                 // activations, their gradients, and the weights that GEMMs read
   DType master;                  // master weights; i16: low halves of split f32 masters (tensor/half.h)
   bool tf32 = false;             // round inputs of f32 GEMMs to TF32
-  bool loss_scaling = false;     // needed because of fp16's narrow exponent
-  DType gradients = DType::f32;  // weight gradients, accumulated and sent: f32 or bf16
-  std::array<OperandRule, kOperands> linear = {};  // low-precision layers, by Operand
-  bool power_of_two = false;                       // round their scales to powers of two
+  bool loss_scaling = false;     // needed for fp16, whose exponent range is narrow
+  DType gradients = DType::f32;  // dtype in which weight gradients are accumulated and sent: f32 or bf16
+  std::array<OperandRule, kOperands> linear = {};  // rules of low-precision layers, by Operand
+  bool power_of_two = false;                       // round scales of these layers to powers of two
   DelayedScaling delayed = {};                     // used by operands whose rule says `delayed`
   bool transposes_quantized =
       false;  // Ops::transposes_quantized() of the backend: operands are quantized with K contiguous
-  // True if the weights that GEMMs read are stored in addition to the masters.
+  // True if the weights that GEMMs read are stored in addition to the master weights.
   bool separate_params() const { return compute != master; }
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool low_precision() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // FP8 or FP4

@@ -146,7 +146,7 @@ Var checkpoint(Ctx& c, Block block, Var in) {
                redone = {};
                cc.backward();
                Buffer d_in = cc.take(inner);
-               cc.put(slot, std::move(d_in));  // a slot of the outer tape
+               cc.put(slot, std::move(d_in));  // this slot belongs to the outer tape
              });
            });
   return out;

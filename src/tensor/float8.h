@@ -98,13 +98,14 @@ ATHANOR_INLINE f4_e2m1 round_at_random(float x, uint32_t random) {
   return from_float<f4_e2m1>(std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) | sign));
 }
 
-// Scale of a block: quantized value = round(value * factor), and value is approximately (quantized value) * scale.
+// Scale of a block: quantized value = round(value * factor); value is approximately (quantized value) * scale.
 struct CodeScale {
   float factor, scale;
 };
-// Scale for a block with the given amax and a type with maximum `most`: factor = most / amax, at most 2^126, optionally
-// rounded down to a power of two; scale = 1 / factor. A block of zeros has factor 1. A block with Inf or NaN has factor
-// 0 and scale NaN, since saturation would hide it: GEMM results that use the block are then NaN.
+// Returns the scale for a block with the given amax and a type with maximum `most`: factor = most / amax, at most
+// 2^126, optionally rounded down to a power of two; scale = 1 / factor. A block of zeros has factor 1. A block with Inf
+// or NaN has factor 0 and scale NaN, since saturation would hide these values: GEMM results that use the block are then
+// NaN.
 inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
@@ -119,8 +120,8 @@ inline CodeScale code_scale(float amax, float most, bool power_of_two) {
 struct GlobalScale {
   float factor, scale;
 };
-// Scale for a matrix with the given amax: factor = 6 * 448 / amax, at most 2^110; scale = 1 / factor. A matrix of zeros
-// has factor 1; one with Inf or NaN has factor 0 and scale NaN.
+// Returns the scale for a matrix with the given amax: factor = 6 * 448 / amax, at most 2^110; scale = 1 / factor. A
+// matrix of zeros has factor 1; one with Inf or NaN has factor 0 and scale NaN.
 inline GlobalScale global_scale(float amax) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
@@ -132,8 +133,8 @@ struct BlockScale {
   float factor;  // quantized value = round(value * factor)
   f8_e4m3 scale;
 };
-// Scale for a block with the given amax. If the scale rounds to 0, factor is 0, so that the block is quantized to
-// zeros.
+// Returns the scale for a block with the given amax. If the scale rounds to 0, factor is 0, so that the block is
+// quantized to zeros.
 inline BlockScale block_scale(float amax, const GlobalScale& global) {
   if (global.factor == 0) return {0, {0}};
   const auto scale = from_float<f8_e4m3>(amax / f4_e2m1::kMost * global.factor);

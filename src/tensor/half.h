@@ -66,23 +66,23 @@ template <class Word>
 ATHANOR_HOST_DEVICE ATHANOR_INLINE void round_word(Word& u, const Word& random16) {
   u = (u & 0x7f800000u) != 0x7f800000u ? (u + random16) & 0xffff0000u : u;
 }
-// See settled().
+// Rounds as settled() does.
 template <class Word>
 ATHANOR_HOST_DEVICE ATHANOR_INLINE void settle_word(Word& u) {
   u = (u & 0x1ffffu) == 0x8000u ? u - 1u : u;
 }
 
-// Uses the upper 16 of 32 uniform bits.
+// Rounds with the upper 16 of 32 uniform bits.
 inline bf16 round_stochastic(float x, uint32_t random) {
   auto u = std::bit_cast<uint32_t>(x);
   round_word(u, random >> 16);
   return from_float<bf16>(std::bit_cast<float>(u));
 }
 
-// Splitting a float: its rounding to bf16, and the remainder, which is the signed difference of the two bit patterns.
-// joined() restores the float exactly. One float in 2^17 has the remainder 2^15, which int16 cannot hold: a tie between
-// two bf16 values that rounds down. settled() replaces it by the next float towards zero, which rounds to the same
-// bf16.
+// Splits a float into its rounding to bf16 and the remainder, which is the signed difference of the two bit patterns;
+// joined() restores the float exactly. One float in 2^17, a tie between two bf16 values that rounds down, has the
+// remainder 2^15, which int16 cannot hold. settled() replaces such a float by the next one towards zero, which rounds
+// to the same bf16.
 inline float settled(float x) {
   auto u = std::bit_cast<uint32_t>(x);
   settle_word(u);

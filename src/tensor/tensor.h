@@ -47,7 +47,7 @@ struct Tensor {
 
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }
-  // Bytes of the elements themselves (a strided view spans more).
+  // Bytes of the elements (a strided view spans more).
   size_t bytes() const { return size_t(numel()) * size_of(dtype); }
   bool contiguous() const { return row_stride == 0 || row_stride == shape.dim[1]; }
   int64_t rows() const { return shape[0]; }
@@ -65,7 +65,7 @@ struct Tensor {
     CHECK(contiguous() && s.numel() == numel(), "cannot view ", shape, " as ", s);
     return {data, dtype, s};
   }
-  // Rows [lo, hi) of the first dimension.
+  // Returns rows [lo, hi) of the first dimension.
   Tensor slice(int64_t lo, int64_t hi) const {
     CHECK(0 <= lo && lo <= hi && hi <= shape[0], "rows ", lo, "..", hi, " of ", shape);
     Tensor t = *this;
@@ -74,7 +74,7 @@ struct Tensor {
     t.data = at(lo * row);
     return t;
   }
-  // Columns [lo, hi) of a rank-2 view.
+  // Returns columns [lo, hi) of a rank-2 view.
   Tensor columns(int64_t lo, int64_t hi) const {
     CHECK(shape.rank == 2 && 0 <= lo && lo <= hi && hi <= shape[1], "columns ", lo, "..", hi, " of ", shape);
     Tensor t = *this;

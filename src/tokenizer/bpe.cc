@@ -71,7 +71,7 @@ void Bpe::add_rule(const Merge& merge) {
   size_t slot = slot_of(key);
   while (slots_[slot].key != kEmpty && slots_[slot].key != key) slot = (slot + 1) & mask_;
   ranks_ = std::max(ranks_, merge.rank + 1);
-  slots_[slot] = {key, {merge.rank, merge.merged}};  // of a pair listed twice the last rank counts, as in `tokenizers`
+  slots_[slot] = {key, {merge.rank, merge.merged}};  // the last rank of a pair listed twice counts, as in `tokenizers`
 }
 
 std::vector<Merge> Bpe::merges_of_ranks(const TokenTable& tokens) {

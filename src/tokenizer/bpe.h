@@ -16,8 +16,8 @@
 
 namespace athanor {
 
-// One merge rule: `first` followed by `second` becomes `merged`. The lowest rank merges first; of equal ranks the
-// leftmost pair.
+// One merge rule: `first` followed by `second` becomes `merged`. The rule with the lowest rank is applied first; among
+// pairs of equal rank, the leftmost one.
 struct Merge {
   int32_t first, second, merged;
   uint32_t rank;
@@ -26,8 +26,8 @@ struct Merge {
 class Bpe {
  public:
   // Merges must name existing tokens. whole_pieces: a piece that equals a token becomes that token, whatever the merges
-  // say. With `characters`, merging starts from characters, and `characters` says how to encode those that are no
-  // tokens; otherwise it starts from bytes, all 256 of which must be tokens.
+  // are. With `characters`, merging starts from characters, and `characters` specifies the encoding of characters that
+  // are no tokens; otherwise it starts from bytes, all 256 of which must be tokens.
   Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces,
       const std::optional<Unknown>& characters = {});
   // Merges implied by ranks [tiktoken]: any two neighbours whose joined bytes are a token merge, and its id is the
@@ -35,8 +35,8 @@ class Bpe {
   // merges. Sets whole_pieces.
   static Bpe by_ranks(TokenTable tokens);
   static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the same merges as a table, for export
-  // SentencePiece's merges of characters: any two neighbours whose joined text is a token merge; the highest score [id]
-  // first, of equal scores the leftmost pair.
+  // SentencePiece's merges of characters: any two neighbours whose joined text is a token merge; the pair with the
+  // highest score [id] first, and among equal scores the leftmost pair.
   static Bpe by_scores(TokenTable tokens, const std::vector<double>& scores, const Unknown& unknown);
 
   int64_t size() const { return int64_t(tokens_.size()); }
@@ -135,7 +135,7 @@ class BpeEncoder final : public PieceEncoder {
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
   bool merge_by_queue(Pieces& pieces);
   void merge_by_heap(Pieces& pieces);
-  // Writes the tokens that a piece was merged into.
+  // Writes the tokens that result from the merges of a piece.
   class Output;
 
   const Bpe& bpe_;

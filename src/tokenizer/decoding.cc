@@ -27,7 +27,7 @@ void apply(const Replace& step, Tokens& tokens, TextPlace) {
   }
 }
 
-// The bytes with every invalid UTF-8 byte replaced by U+FFFD.
+// Returns the bytes, with every invalid UTF-8 byte replaced by U+FFFD.
 std::string shown(std::string_view bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {

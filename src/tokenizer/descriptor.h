@@ -1,4 +1,4 @@
-// tokenizer.athanor.json: records in a folder of shards, or in a checkpoint, which tokenizer made it. The tokenizer's
+// tokenizer.athanor.json records, in a folder of shards or in a checkpoint, which tokenizer was used. The tokenizer's
 // files are stored next to it under the names that it lists.
 #pragma once
 #include <cstdint>

@@ -25,7 +25,7 @@ SubwordParts parse_huggingface(std::string_view content, const std::string& wher
 
 // SentencePiece's model file.
 SubwordParts parse_sentencepiece(std::string_view content, const std::string& where);
-// Whether a file begins like a SentencePiece model.
+// True if a file begins like a SentencePiece model.
 inline bool is_sentencepiece(std::string_view content) { return content.starts_with('\n'); }
 
 // GPT-2's byte-level alphabet writes every byte as a printable character: bytes 33..126, 161..172 and 174..255 as the

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// [character]: its byte, or -1; the alphabet ends at U+0143.
+// Byte of each character [character], or -1; the alphabet ends at U+0143.
 std::array<int, 0x144> byte_of_character() {
   std::array<int, 0x144> bytes;
   bytes.fill(-1);

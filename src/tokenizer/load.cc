@@ -104,7 +104,7 @@ void describe_ranks(Descriptor& d, const SubwordParts& parts, const TokenizerOpt
   d.eod_id = found->second;
 }
 
-// "eos_token" of the tokenizer_config.json next to the file; "" if there is none.
+// Reads "eos_token" from the tokenizer_config.json next to the file; "" if there is none.
 std::string eos_of_config(const std::string& folder) {
   const std::string path = joined(folder, "tokenizer_config.json");
   if (!is_file(path)) return "";
@@ -124,7 +124,8 @@ int32_t id_of_text(const SubwordParts& parts, const std::string& text) {
   return parts.tokens.find(text);
 }
 
-// The end-of-document token: as requested, as the file says, or by names that models use for it.
+// The end-of-document token: the requested one, else the one that the file names, else a token with a name that models
+// use for it.
 int32_t find_eod(const SubwordParts& parts, const std::string& asked, const std::string& folder,
                  const std::string& where) {
   const std::string said = asked.empty() ? eos_of_config(folder) : asked;
@@ -237,7 +238,7 @@ std::string file_in(const fs::path& folder) {
               Exit::usage);
 }
 
-// The byte tokenizer as a byte-level vocabulary without merges.
+// Represents the byte tokenizer as a byte-level vocabulary without merges.
 SubwordParts byte_parts() {
   const ByteTokenizer byte;
   SubwordParts parts;

@@ -33,11 +33,11 @@ class NormalForm {
   uint32_t compose(uint32_t first, uint32_t second) const;  // 0: they do not compose
   std::vector<uint32_t> normalized(const std::vector<uint32_t>& codes) const;
   void append_segment(std::string_view text, std::string& out) const;
-  // Whether the character may change, be reordered, or change the one before it.
+  // True if the character may change, be reordered, or change the one before it.
   bool is_active(uint32_t code) const { return code < 0x110000 && active_[code]; }
 
   Form form_;
-  uint8_t least_byte_ = 0;  // first byte of the least active character
+  uint8_t least_byte_ = 0;  // first byte of the smallest active character
   std::vector<bool> active_;
   std::unordered_map<uint32_t, std::vector<uint32_t>> decompositions_;  // one level deep
   std::unordered_map<uint64_t, uint32_t> compositions_;

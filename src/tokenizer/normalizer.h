@@ -15,8 +15,8 @@ namespace athanor {
 // Prepends a text, unless the input is empty or its place is `inside`.
 struct Prepend {
   std::string text;
-  bool unless_there = false;    // not if the input already begins with it
-  bool documents_only = false;  // not after a token
+  bool unless_there = false;    // not if the input already begins with `text`
+  bool documents_only = false;  // not for a text that follows a token
 };
 
 struct Replace {
@@ -58,10 +58,10 @@ class Normalizer {
 
   bool only_nfc() const;
   bool only_normal_forms() const;
-  // Whether the only characters replaced are spaces, by U+2581, one by one and whatever their neighbours.
+  // True if the only replacements are of spaces by U+2581, one by one and whatever their neighbours.
   bool only_marks_spaces() const;
-  bool marks_spaces() const;                  // no spaces are left after normalization
-  bool removes(std::string_view text) const;  // the last step leaves nothing of this text
+  bool marks_spaces() const;                  // true if no spaces are left after normalization
+  bool removes(std::string_view text) const;  // true if the last step removes this text entirely
 
  private:
   std::vector<Step> steps_;

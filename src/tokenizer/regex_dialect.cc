@@ -141,8 +141,8 @@ class Translator {
     return code;
   }
 
-  // before: the literal character in front of a group without alternatives, with which its first character may form a
-  // pair.
+  // before: the literal character in front of a group without alternatives; the group's first character may form a
+  // case-insensitive pair with it.
   std::string alternatives(Mode mode, uint32_t before = 0) {
     if (++depth_ > kMostGroups) refuse("nesting deeper than ", kMostGroups, " groups");
     options(mode);
@@ -225,7 +225,7 @@ class Translator {
     return cat("(?i:", code_text(code), ")");
   }
 
-  // Oniguruma joins the characters of (?:s)s into one text, but not those of other groups.
+  // Oniguruma joins the characters of (?:s)s into one text, but not those of other kinds of groups.
   std::string group(Mode mode, uint32_t before) {
     take("(");
     std::string open = "(?:";

@@ -1,6 +1,6 @@
 // Translates split patterns to PCRE2. They are written for the regex engines of other programs, which read the same
-// syntax differently: `\w`, `^`, `\h`, `\v`, `{,3}`, `&&`. The translation cuts a text into the same pieces; what
-// cannot be translated is an Error that names it.
+// syntax differently: `\w`, `^`, `\h`, `\v`, `{,3}`, `&&`. The translation cuts a text into the same pieces; an
+// untranslatable feature is an Error that names it.
 #pragma once
 #include <string>
 #include <string_view>

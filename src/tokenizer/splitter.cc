@@ -95,14 +95,14 @@ void Splitter::Stage::split(const CharTable& table, std::string_view text,
   const std::string written = to_byte_level(text);
   std::vector<std::string_view> parts;
   split_plain(table, written, parts);
-  // A byte of the text is a character of `written`.
+  // Each byte of `text` is one character of `written`.
   const auto characters = [](std::string_view part) {
     return size_t(std::ranges::count_if(part, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
   };
   const char* done = written.data();
   size_t at = 0;
   for (const std::string_view part : parts) {
-    at += characters({done, size_t(part.data() - done)});  // removed
+    at += characters({done, size_t(part.data() - done)});  // removed text before the part
     const size_t bytes = characters(part);
     pieces.push_back(text.substr(at, bytes));
     at += bytes;
@@ -130,7 +130,7 @@ void Splitter::Stage::split_plain(const CharTable& table, std::string_view text,
     done = m.end;
   }
   if (done < text.size()) parts.push_back({done, text.size(), invert});
-  // Whether a part belongs to the same piece as the part before it.
+  // True if a part belongs to the same piece as the part before it.
   const auto joins = [&](size_t i) {
     if (i == 0) return false;
     const bool match = parts[i].match, before = parts[i - 1].match;

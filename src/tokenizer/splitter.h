@@ -11,7 +11,7 @@
 
 namespace athanor {
 
-// What happens to the matches of a pattern; named as in the `tokenizers` package.
+// Treatment of the matches of a pattern; named as in the `tokenizers` package.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 class Splitter {
@@ -19,7 +19,8 @@ class Splitter {
   // Adds a built-in pattern by name or regular expression, or any other expression in tiktoken's syntax, with a
   // warning.
   void add(const std::string& name_or_regex);
-  // Add an expression of a tokenizer.json, or a literal text. invert: the text between the matches counts as the match.
+  // The next two add an expression of a tokenizer.json, or a literal text. invert: the text between the matches counts
+  // as the match.
   void add_oniguruma(const std::string& regex, SplitBehavior behavior = SplitBehavior::isolated, bool invert = false);
   void add_text(const std::string& text, SplitBehavior behavior, bool invert);
   void add_punctuation(SplitBehavior behavior);
@@ -42,7 +43,7 @@ class Splitter {
   }
 
   bool empty() const { return stages_.empty(); }
-  // Whether the only stage is a built-in pattern that allows cuts: its safe cuts are valid for this splitter.
+  // True if the only stage is a built-in pattern that allows cuts: its safe cuts are valid for this splitter.
   bool cuts() const {
     return stages_.size() == 1 && stages_[0].known && stages_[0].known->cuts && !stages_[0].byte_level;
   }

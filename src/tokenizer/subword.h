@@ -1,4 +1,4 @@
-// Common parts of the subword models: the encoder interface, and how characters that are no tokens are encoded.
+// Common parts of the subword models: the encoder interface, and the encoding of characters that are no tokens.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,7 +16,7 @@ class PieceEncoder {
   virtual void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) = 0;
 };
 
-// How a character that is no token is encoded.
+// Encoding of a character that is no token.
 struct Unknown {
   std::array<int32_t, 256> bytes;  // tokens of the bytes (byte fallback); all -1: the character becomes `token`
   int32_t token = -1;

@@ -12,7 +12,7 @@ namespace {
 
 using In = AddedToken::In;
 
-// The text of an added token as the `tokenizers` package searches for it and, since 0.23, decodes it.
+// The form of an added token's text that the `tokenizers` package searches for and, since 0.23, decodes it to.
 std::string form_of(const AddedToken& token, const Normalizer& normalizer) {
   return token.in == In::normal_form ? normalizer.of(token.text) : token.text;
 }
@@ -190,7 +190,7 @@ std::string SubwordTokenizer::decode(std::span<const int32_t> ids, TextPlace pla
 }
 
 // With a split pattern, tokens in the normalized text have no fixed position in the original text, so no cut is known
-// to be safe if there are any. Word breaks never lie inside a token.
+// to be safe if there are any. Word breaks are never inside a token.
 bool SubwordTokenizer::cuts() const {
   if (!words_) return splitter_.cuts() && normalizer_.only_normal_forms() && in_normalized_text_.empty();
   return splitter_.empty() && normalizer_.only_marks_spaces() && respelling_.only_marks_spaces() &&
@@ -207,7 +207,7 @@ bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
   return false;
 }
 
-// Normal forms other than NFC may end a letter or number with another character: only those of ASCII stay.
+// Normal forms other than NFC may change the letter or number at the end of a word: only those of ASCII stay.
 bool SubwordTokenizer::word_ends(std::string_view text, size_t cut) const {
   if (!words_) return normalizer_.only_nfc() || uint8_t(text[cut - 1]) < 0x80;
   const uint32_t before = char_at(text, char_before(text, cut)).code;

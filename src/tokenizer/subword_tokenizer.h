@@ -31,7 +31,7 @@ struct AddedToken {
   int32_t id = 0;
   bool special = true;  // found only with allow_special
   In in = In::text;
-  bool strips_left = false, strips_right = false;  // takes the white space before it, or after it; only In::text
+  bool strips_left = false, strips_right = false;  // includes the white space before it, or after it; only In::text
 };
 
 // A test case stored by the program that wrote the file: a text and its pieces, separated by spaces.
@@ -52,7 +52,7 @@ struct SubwordParts {
   std::vector<Merge> merges;
   bool whole_pieces = false;  // see Bpe
   Unigram::Scores scores;
-  std::optional<Unknown> characters;  // how characters that are no tokens are encoded; absent: tokens consist of bytes
+  std::optional<Unknown> characters;  // encoding of characters that are no tokens; absent: tokens consist of bytes
   Normalizer normalizer;
   Normalizer respelling;  // second normalizer, for the text between added tokens
   Splitter splitter;

@@ -11,7 +11,8 @@
 
 namespace athanor {
 
-// [min(vocabulary, vocab_size)]; 0 for the end-of-document token and for ids without text. Empty without a tokenizer.
+// Bytes of each token, [min(vocabulary, vocab_size)]; 0 for the end-of-document token and for ids without text. Empty
+// without a tokenizer.
 std::vector<int32_t> bytes_of_tokens(const Tokenizer* tokenizer, int64_t vocab_size);
 
 // A token's text inside a larger text; nullopt for an id without text.

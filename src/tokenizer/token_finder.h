@@ -1,4 +1,4 @@
-// Finds added tokens in a text: the leftmost match, and of those the longest.
+// Finds added tokens in a text: the leftmost match, and among matches at the same position the longest.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,10 +13,10 @@ class TokenFinder {
   struct Token {
     std::string text;
     int32_t id = -1;
-    bool strips_left = false, strips_right = false;  // takes the white space before it, or after it
+    bool strips_left = false, strips_right = false;  // includes the white space before it, or after it
   };
   TokenFinder() = default;
-  explicit TokenFinder(std::vector<Token> tokens);  // no empty texts; of equal texts the first counts
+  explicit TokenFinder(std::vector<Token> tokens);  // empty texts are not allowed; the first of equal texts counts
   bool empty() const { return tokens_.empty(); }
   size_t longest() const { return longest_; }
 

@@ -20,8 +20,8 @@ uint64_t mixed(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
-// Up to kInSlot bytes as they are, so that size and word identify the token; for longer tokens a hash of eight bytes at
-// a time, whose last word may overlap.
+// The bytes of a token of up to kInSlot bytes, so that size and word identify it; a hash of a longer token, eight bytes
+// at a time, where the last word may overlap the one before.
 uint64_t TokenTable::word_of(std::string_view bytes) {
   const size_t size = bytes.size();
   if (size < kInSlot) return short_word(bytes);

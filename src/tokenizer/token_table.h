@@ -1,5 +1,5 @@
 // The tokens of a vocabulary, by id and by their bytes. All bytes are in one string; the hash table itself stores
-// tokens of up to eight bytes, so that a lookup, which usually fails, seldom touches other memory.
+// tokens of up to eight bytes, so that a lookup, which usually fails, seldom reads other memory.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -10,7 +10,7 @@
 
 namespace athanor {
 
-// Where a text is: at the start of a document, after a token, or in the middle of a text. SentencePiece-style
+// Position of a text: at the start of a document, after a token, or in the middle of a text. SentencePiece-style
 // tokenizers put a space in front of the first word of a text.
 enum class TextPlace : uint8_t { document, after_token, inside };
 
@@ -18,8 +18,8 @@ enum class TextPlace : uint8_t { document, after_token, inside };
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  // Appends the ids of a text. A text cut at places returned by last_cut() gives the same ids, if what follows each cut
-  // is encoded with place `inside`.
+  // Appends the ids of a text. A text cut at places returned by last_cut() gives the same ids, if the text after each
+  // cut is encoded with place `inside`.
   virtual void append(std::string_view text, std::vector<int32_t>& out, TextPlace place = TextPlace::document) = 0;
 };
 

@@ -34,7 +34,8 @@ Char char_at(std::string_view text, size_t at);
 // Returns where the character that ends at `end` begins; end > 0.
 size_t char_before(std::string_view text, size_t end);
 void append_utf8(std::string& out, uint32_t code);  // any Unicode scalar value
-// Whether a character is punctuation to the `tokenizers` package: \p{P} of an old Unicode, and all symbols of ASCII.
+// True if the `tokenizers` package treats the character as punctuation: \p{P} of an old Unicode, and all symbols of
+// ASCII.
 bool is_punctuation(uint32_t code);
 
 // The class of every code point, expanded from run-length tables to 1.1 MB, little of which one language touches.

@@ -1,4 +1,5 @@
-// Unigram model of one piece of text: of all segmentations into tokens, chooses the one with the highest sum of scores.
+// Unigram model of one piece of text: chooses, among all segmentations into tokens, the one with the highest sum of
+// scores.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -15,7 +16,7 @@ namespace athanor {
 class Unigram {
  public:
   struct Scores {
-    std::vector<double> of;  // [id]
+    std::vector<double> of;  // score of each token [id]
     double unknown = 0;      // score of a character that is no token
     bool single = false;     // accumulate sums in fp32 like SentencePiece, which decides between nearly equal
                              // segmentations

@@ -1,5 +1,5 @@
-// Word breaks: places that no token of a vocabulary that writes spaces as U+2581 can span. There a text splits into
-// words that are encoded separately, and may be cut.
+// Word breaks: places that no token of a vocabulary that writes spaces as U+2581 can span. A text may be cut there, and
+// splits there into words that are encoded separately.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,11 +16,11 @@ inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
 class WordBreaks {
  public:
   WordBreaks() = default;  // breaks at every space
-  // Breaks where no token can continue; `lossless`: unknown characters are encoded one by one.
+  // Breaks are where no token can continue; `lossless`: unknown characters are encoded one by one.
   WordBreaks(const TokenTable& tokens, bool lossless);
   void add(std::string_view token);  // adds another token that must not span a break
 
-  // Whether a word may end with this character before a space, or before a newline.
+  // True if a word may end with this character before a space, or before a newline.
   bool before_space(uint32_t code) const { return breaks_.space && !has(before_space_, code); }
   bool before_newline(uint32_t code) const { return breaks_.newline && !has(before_newline_, code); }
 
@@ -46,8 +46,8 @@ class WordBreaks {
   struct {
     bool space = true, newline = false;
   } breaks_;
-  std::vector<uint32_t> before_space_, before_newline_;  // characters that occur in tokens before a space or a newline,
-                                                         // seldom others than spaces
+  std::vector<uint32_t> before_space_, before_newline_;  // characters that tokens have before a space or a newline,
+                                                         // mostly spaces
 };
 
 }  // namespace athanor

@@ -10,9 +10,9 @@
 namespace athanor {
 namespace {
 
-// FLOPs per token of forward and backward with causal attention, by the dimension that they scale with.
+// FLOPs per token of forward and backward with causal attention, by the dimension in which they are linear.
 struct Work {
-  double width = 0;      // all matrices: the width is one dimension of each
+  double width = 0;      // all matrices: each has the width as one dimension
   double mlp = 0;        // portion of `width` in the feed-forward layer
   double attention = 0;  // GEMMs of queries, keys and values
   double total() const { return width + attention; }

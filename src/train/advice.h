@@ -1,5 +1,5 @@
-// Advice on model dimensions: GEMMs run in whole vectors or tiles, so a dimension that is not a multiple of them costs
-// as much as the next multiple. Nothing is changed implicitly; only the vocabulary is padded internally (model/).
+// Advice on model dimensions: GEMMs process whole vectors or tiles, so a dimension that is not a multiple of these
+// costs as much as the next multiple. Nothing is changed implicitly; only the vocabulary is padded internally (model/).
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct DimensionAdvice {
   double gain = 0;     // fraction of a token's operations that is padding
 };
 
-// Dimensions of GEMMs that are not a multiple of `multiple` elements (Device::dimension_multiple).
+// Returns GEMM dimensions that are not a multiple of `multiple` elements (Device::dimension_multiple).
 std::vector<DimensionAdvice> dimension_advice(const ModelConfig&, int64_t seq_length, int64_t multiple);
 
 // "model.intermediate_size 1530 is not a multiple of 16: its GEMMs cost what 1536 costs, 0.3 % of the step is

@@ -17,7 +17,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Adds the duration of a scope to a sum.
+// Adds the duration of its scope to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}
@@ -30,8 +30,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// Runs fn and returns its error message, or "". The loss of a rank is rethrown, since the remaining ranks cannot agree
-// on anything.
+// Runs fn and returns its error message, or "". Rethrows the loss of a rank, since the remaining ranks cannot agree on
+// anything.
 template <class Fn>
 std::string failure_of(Fn&& fn) {
   try {
@@ -45,7 +45,7 @@ std::string failure_of(Fn&& fn) {
   return "";
 }
 
-// A rank sends its list of files and tensors as a manifest.
+// Encodes a rank's list of files and tensors as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {
   Manifest manifest;
   for (WrittenFile& written : part) {
@@ -66,8 +66,8 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
   return part;
 }
 
-// The rank, within a worker, that writes each piece's tensors: pieces of a stage go to consecutive ranks of that stage,
-// with about the same number of elements per rank.
+// Returns the rank, within a worker, that writes each piece's tensors: pieces of a stage go to consecutive ranks of
+// that stage, with about the same number of elements per rank.
 std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int of_worker) {
   const StageUnits& stages = params.stages();
   const int ranks = of_worker / stages.stages;  // ranks of a stage have consecutive numbers
@@ -87,7 +87,7 @@ std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamSto
   return writers;
 }
 
-// Calls fn(tensor, rank that writes it); the first worker writes tensors that are the same on all workers.
+// Calls fn(tensor, rank that writes it). The first worker writes tensors that are the same on all workers.
 template <class Fn>
 void for_each_writer(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int ranks, Fn&& fn) {
   const int of_worker = ranks / params.worker().workers;
@@ -126,7 +126,8 @@ int64_t tensor_bytes(const ParamStore& params) {
   return bytes;
 }
 
-// All ranks of a worker's pipeline stage make the same rounds, whatever happens to the files that they write.
+// Gathers the blocks of all tensors. All ranks of a worker's pipeline stage make the same rounds, even if writing a
+// file fails.
 class Checkpointer::Rounds {
  public:
   explicit Rounds(Checkpointer& save) : blocks_(save.engine_.gather_blocks()) {
@@ -378,9 +379,9 @@ Checkpointer::Committed Checkpointer::commit() {
   return done;
 }
 
-// Removes old checkpoints before the save if the new one does not fit on the disk next to them, or if a save has failed
-// (a quota shows only then): first those that would be removed after the save anyway, and one more if that is not
-// enough. One complete checkpoint always stays.
+// Removes old checkpoints before the save if the new one does not fit on the disk in addition to them, or if a save has
+// failed (the only sign of an exceeded quota): first those that would be removed after the save anyway, then one more
+// if that is not enough. One complete checkpoint always remains.
 void Checkpointer::make_room() const {
   constexpr int64_t kBesides = 1 << 16, kPerTensor = 512;  // upper bounds for manifest and headers
   if (options_.keep_latest == 0 || !prune_ || diverged_) return;

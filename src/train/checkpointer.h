@@ -1,7 +1,7 @@
-// Checkpointer: the saves of a run. Tensors are divided among the ranks; each rank receives its tensors in blocks, and
-// either writes them as they arrive, or copies all to host memory, which is all that training waits for, and writes
-// them in the background. When all files are durable, rank 0 commits them under one manifest; until then the previous
-// checkpoints stay valid. A save that fails on any rank is aborted by all ranks, and training continues.
+// Checkpointer: the saves of a run. Tensors are divided among the ranks. Each rank receives its tensors in blocks and
+// either writes them as they arrive, or copies all of them to host memory and writes them in the background; training
+// waits only for the copies. When all files are durable, rank 0 commits them under one manifest; until then the
+// previous checkpoints stay valid. A save that fails on any rank is aborted by all ranks, and training continues.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -22,33 +22,34 @@ namespace athanor {
 struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
   RunLock* lock = nullptr;          // set on rank 0 only
-  Communicator* control = nullptr;  // all ranks, host memory; null: one rank
-  bool background = false;          // takes host memory of snapshot_bytes()
+  Communicator* control = nullptr;  // all ranks, over host memory; null: one rank
+  bool background = false;          // uses snapshot_bytes() of host memory
   int64_t keep_latest = 0;          // number of checkpoints to keep; 0: all
 };
 
 struct SavedCheckpoint {
   std::string folder, why;
   int64_t step = 0;
-  double stall_seconds = 0;  // during which training was blocked
+  double stall_seconds = 0;  // seconds for which training was blocked
   double seconds = 0;        // duration from the start until the checkpoint is durable
   int64_t bytes = 0;         // size of its files, without the manifest
 };
 
 struct FailedSave {
   int64_t step = 0;
-  std::string why;     // reason, from the first rank that failed, whose name it contains
+  std::string why;     // reason given by the first rank that failed, with that rank's name
   double seconds = 0;  // duration of the attempt
-  bool here = true;    // this rank is one that failed
+  bool here = true;    // true on ranks that failed
 };
 
-// Bytes of host memory that background saves take on the rank, of `ranks`, that writes most: whole tensors.
+// Returns the host memory, in bytes, that background saves use on the one of `ranks` ranks that writes the most: whole
+// tensors.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
-// Bytes of a checkpoint's tensors, over all ranks.
+// Returns the bytes of a checkpoint's tensors, over all ranks.
 int64_t tensor_bytes(const ParamStore&);
 
-// Every rank must make the same calls in the same order.
+// All ranks must make the same calls in the same order.
 class Checkpointer {
  public:
   Checkpointer(Engine&, Device&, CheckpointerOptions);
@@ -57,18 +58,19 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Finishes the previous save, then copies the state and starts writing. With background saving, weights may change
-  // once it returns. `prune`: whether older checkpoints may be removed afterwards.
+  // once it returns. `prune`: older checkpoints may be removed afterwards.
   void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
   bool writing() const { return part_.valid(); }  // true from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
-  bool part_is_written() const;  // this rank has written its files, or failed
+  bool part_is_written() const;  // true if this rank has written its files, or failed
   // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
   void collect();
   // Blocks until the save is durable or has failed on all ranks; no-op without a save.
   void finish();
-  // On rank 0: the save that became durable since the last call, if any.
+  // On rank 0: returns the save that became durable since the last call, if any.
   std::optional<SavedCheckpoint> take_saved();
-  // The save that failed since the last call, if any. All ranks know after finish(); before it, possibly only some.
+  // Returns the save that failed since the last call, if any. After finish() all ranks know of it; before, possibly
+  // only some.
   std::optional<FailedSave> take_failed() { return std::exchange(failed_, std::nullopt); }
 
  private:
@@ -89,9 +91,9 @@ class Checkpointer {
     Clock::time_point time;
     int64_t bytes = 0;
   };
-  // Host memory. Background saves use it for a copy of everything that this rank writes, allocated at the start, so
-  // that a run that could never save fails there. Other saves use it for one block, if the host cannot read device
-  // memory.
+  // Host memory. Background saves use it for a copy of everything that this rank writes; it is allocated at the start,
+  // so that a run without enough memory to save fails there. Other saves use it for one block, if the host cannot read
+  // device memory.
   struct HostMemory {
     Device& device;
     Mem kind;
@@ -114,7 +116,7 @@ class Checkpointer {
   void remove_older() const;
   void settle();
   void fail(const std::string& why, bool here);
-  std::string named(const std::string& why) const;  // names this rank, if there are several, and its machine
+  std::string named(const std::string& why) const;  // adds this rank, if there are several, and its machine
   std::string of_any_rank(const std::string& why) const;
 
   Engine& engine_;
@@ -123,10 +125,10 @@ class Checkpointer {
   const int rank_, ranks_;
   const std::vector<ParamStore::Piece> pieces_;
   std::vector<File> files_;
-  std::vector<std::vector<Item>> order_;  // what each rank writes, in the order of its files
+  std::vector<std::vector<Item>> order_;  // items that each rank writes, in the order of its files
   HostMemory host_;
   std::atomic<bool> give_up_ = false;
-  // The current save:
+  // State of the current save.
   SavedCheckpoint save_;
   bool prune_ = true, diverged_ = false, failed_before_ = false;
   Clock::time_point begin_;

@@ -15,12 +15,12 @@ struct DiskAtStart {
   int64_t free_bytes = 0;
 };
 
-// Number of checkpoints that the rest of the run adds to the existing ones: all, or with checkpoint.keep_latest_k the
-// max number that exist at one time, at least two, since the newest is kept until the next is complete. Time-based
-// saves are not counted.
+// Returns the number of checkpoints that the rest of the run adds to the existing ones: all, or with
+// checkpoint.keep_latest_k the max number that exist at one time, at least two, since the newest is kept until the next
+// is complete. Time-based saves are not counted.
 int64_t checkpoints_to_add(const Config&, const DiskAtStart&);
 
-// Returns a warning with figures and remedies, or "" if they fit.
+// Returns a warning with figures and remedies, or "" if the checkpoints fit.
 std::string lack_of_disk(const Config&, const DiskAtStart&);
 
 }  // namespace athanor

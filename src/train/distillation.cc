@@ -18,7 +18,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(text, Exit::usage); }
 
-// Which tokens of a window a teacher's position sees.
+// Returns text that says which tokens of a window a teacher's position attends to.
 std::string documents_text(const PackingOptions& o) {
   if (!o.reset_attention_mask && !o.reset_position_ids) return "one per window";
   return cat(o.reset_attention_mask ? "documents.reset_attention_mask" : "",
@@ -61,7 +61,7 @@ TeacherOptions cached_options(const Config& c) {
 TeacherOptions model_options(const Config& c) {
   return with_context("distillation.teacher", [&] {
     if (!is_gguf_file(c.teacher)) require_folder(c.teacher);
-    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value if it is a run's folder
+    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value for the folder of a run
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
                        ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
@@ -180,7 +180,7 @@ std::unique_ptr<Engine> teacher_engine(const Config& c, const ModelConfig& teach
   config.multiple_choice_data.clear();
   if (o.tokens) config.seq_length = o.tokens->length;
   EngineOptions options = engine_options(config, false);
-  options.zero_stage = 0;  // every rank has the whole teacher
+  options.zero_stage = 0;  // each rank has the whole teacher
   options.pipeline = {};
   options.sequence_parallel = false;
   if (batch == 0)
@@ -198,8 +198,8 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// Windows of the run in the tokens of a teacher with another tokenizer, and the teacher's logits at the run's
-// positions.
+// Windows of the run, converted to the tokens of a teacher with another tokenizer, and the teacher's logits at the
+// run's positions.
 class AlignedBatch {
  public:
   AlignedBatch(int64_t rows, const TeacherTokens& tokens, const PackingOptions& of_run, const LogitCacheInfo& info)
@@ -218,7 +218,7 @@ class AlignedBatch {
   }
 
   const HostBatch& batch() const { return batch_; }
-  int64_t taught() const { return taught_; }  // positions with teacher logits so far
+  int64_t taught() const { return taught_; }  // number of positions with teacher logits so far
 
   void read(int64_t row, std::span<const int32_t> tokens) {
     AlignedTokens aligned = aligner_.align(tokens);

@@ -27,7 +27,7 @@ void tell_size(const std::string& folder, int ranks) {
               ranks > 1 ? cat(", divided among ", ranks, " ranks") : "");
 }
 
-// Index in the manifest of the damaged file; 0 if the manifest itself is not readable.
+// Returns the index in the manifest of the damaged file; 0 if the manifest itself is not readable.
 size_t place_of(const Verification& damaged) {
   const std::vector<ManifestFile>& files = damaged.manifest.files;
   for (size_t i = 0; i < files.size(); ++i)
@@ -35,12 +35,12 @@ size_t place_of(const Verification& damaged) {
   return 0;
 }
 
-// What a rank reports of its share of the files: nothing, or the index of the first damaged file, and the problem.
+// Encodes a rank's report on its share of the files: empty, or the index of the first damaged file, and the problem.
 std::string said_of(const Verification& v) {
   return v.ok ? "" : cat(place_of(v), " ", v.problem, ", as read on ", host_name());
 }
 
-// Returns the verdict of all ranks on rank 0. A file that rank 0 finds intact while another rank does not is not
+// Returns the verdict of all ranks on rank 0. A file that is damaged on another rank but intact on rank 0 counts as not
 // damaged: that rank's machine cannot read it.
 Verification verify_shared(Communicator& ranks, const std::string& folder) {
   const CollectiveSubject subject(cat("verifying ", folder));
@@ -84,7 +84,7 @@ std::string find_together(Communicator* control, const FindFolder& find) {
   }
   const std::string found =
       find([&](const std::string& folder) { return verify_shared(*control, share_text(*control, folder)); });
-  share_text(*control, "");  // tells the other ranks that nothing is left to verify
+  share_text(*control, "");  // tells the other ranks that there is nothing left to verify
   return share_text(*control, found);
 }
 

@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// Returns on every rank what `find` returned on rank 0, which alone calls it. null: one rank.
+// Calls `find` on rank 0 and returns its result on all ranks. null: one rank.
 using FindFolder = std::function<std::string(const Verify&)>;
 std::string find_together(Communicator* control, const FindFolder& find);
 

@@ -17,15 +17,15 @@ constexpr size_t kLogitsShare = 64;  // logits may take 1/64 of a GPU's memory
 
 int64_t clamped(size_t bytes) { return int64_t(std::min(bytes, size_t(INT64_MAX))); }
 
-// Minimum over ranks, because all must choose the same plan.
+// Returns the minimum over ranks, because all must choose the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
   if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Stream::compute);
   return -negative;
 }
 
-// Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may recompute more
-// than configured.
+// Returns recomputation modes from the configured one on, cheapest first. They do not change results, so the plan may
+// recompute more than configured.
 std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
   using G = Recompute::Granularity;
   std::vector<Recompute> modes = {least};
@@ -36,7 +36,7 @@ std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
   return modes;
 }
 
-// Micro-batch sizes to try, ascending.
+// Returns the micro-batch sizes to try, ascending.
 std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   if (c.micro_batch_size > 0) return {c.micro_batch_size};
   const int64_t share = common_batch_size(c) / backend.mesh.batches();
@@ -49,7 +49,7 @@ std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
 }
 
 // Rates and launch overhead for comparing plans. Nothing is measured, since the choice affects rounding and must be
-// reproducible: without a data sheet these are typical values for the kind of device.
+// reproducible; without a data sheet these are typical values for the kind of device.
 class Pace {
  public:
   Pace(Backend backend, const Recipe& recipe) : backend_(backend) {
@@ -72,7 +72,7 @@ class Pace {
     const double compute =
         (least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size())) *
         with_waits(engine.stage().program());
-    // A device with unified memory sends and computes one after the other.
+    // A device with unified memory communicates and computes one after the other.
     const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
     return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
                          .exposed(compute, micro_batches, min_update_gemm_seconds(engine, limits_));
@@ -101,7 +101,7 @@ class Fitting {
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }
 
-  // Adds scratch memory for faster kernels to the plan if it fits; nothing else is made smaller for it.
+  // Adds scratch memory for faster kernels to the plan if it fits; no other memory is reduced for it.
   std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
     Tuning* tuning = backend_.tuning;
     engine->memory();  // the dry run lists the ops
@@ -115,10 +115,10 @@ class Fitting {
     return engine;
   }
 
-  // Collects what add_fitting() finds for each context-parallel method (with many ranks the first method that fits),
-  // each budget of logits and each recomputation mode, and returns the engine with the fastest modelled step. Masters
-  // and states are in host memory only if nothing fits otherwise, or if the configuration says so. Throws Error(usage)
-  // if nothing fits.
+  // Collects the results of add_fitting() for each context-parallel method (with many ranks only the first method that
+  // fits), each budget of logits and each recomputation mode, and returns the engine with the fastest modelled step.
+  // Master weights and states are in host memory only if nothing fits otherwise, or if the configuration requires it.
+  // Throws Error(usage) if nothing fits.
   std::unique_ptr<Engine> fastest() {
     const std::vector<bool> all_inputs = choices(config_.offload_activations),
                             all_states = choices(config_.offload_optimizer);
@@ -142,7 +142,7 @@ class Fitting {
   }
 
  private:
-  // The values of an offload option to try, in order.
+  // Returns the values of an offload option to try, in order.
   std::vector<bool> choices(Offload offload) const {
     const bool gpu = training_ && !backend_.device.unified();
     if (!gpu || offload == Offload::none) return {false};
@@ -150,15 +150,16 @@ class Fitting {
     return {false, true};
   }
 
-  // Puts all units into host memory; with auto, as few as fit. Fewer units there take more GPU memory and less host
-  // memory.
+  // Moves all units to host memory; with auto, as few as fit. The fewer units are moved, the more GPU memory and the
+  // less host memory the run needs.
   std::unique_ptr<Engine> with_host_units() {
     options_.host_units = INT32_MAX;
     too_large_for_host_ = nullptr;
     std::unique_ptr<Engine> best = fastest_with_home();
     const Engine* all = best ? best.get() : too_large_for_host_.get();
     if (config_.offload_params == Offload::cpu || !all) return best;
-    // With `none` units in host memory the GPU is too small. With `end` units it is not, but the host may be.
+    // Binary search: with `none` units in host memory GPU memory is too small; with `end` units it is large enough, but
+    // host memory may be too small.
     for (int64_t none = 0, end = all->model().params().movable_units(); none + 1 < end;) {
       options_.host_units = (none + end) / 2;
       auto on_device = std::exchange(too_large_for_host_, nullptr);
@@ -202,7 +203,7 @@ class Fitting {
     return {ContextMethod::gather, ContextMethod::ring};
   }
 
-  // Adds the largest micro-batch that fits with each recomputation mode, if it is larger than with less recomputation.
+  // For each recomputation mode, adds the largest micro-batch that fits, if it is larger than with less recomputation.
   // With pipeline stages also adds smaller ones: stages wait less with more micro-batches.
   void add_fitting(std::vector<std::unique_ptr<Engine>>& found) {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
@@ -239,7 +240,7 @@ class Fitting {
                 Exit::usage);
   }
 
-  // Ranks may need different amounts: a rank may have more optimizer states, or larger matrices to orthogonalize.
+  // Returns the max over ranks, since a rank may have more optimizer states, or larger matrices to orthogonalize.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
   enum class Fit : uint8_t { no, only_device, yes };
@@ -262,7 +263,7 @@ class Fitting {
   // Returns null if no size fits; leaves the sizes that do not fit in `sizes`.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
-    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` do not
+    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` on do not
     while (fit < end) {
       const size_t middle = (fit + end) / 2;
       if (auto engine = fitting(sizes[middle])) {
@@ -298,7 +299,7 @@ class Fitting {
   std::unique_ptr<Engine> too_large_for_host_;  // the last plan that fit the device, but not the host
 };
 
-// Weights that are their own masters count as weights here.
+// Weights that are also master weights count as weights here.
 size_t host_units_bytes(const MemoryPlan& plan) {
   return plan.total(MemoryKind::weights, Mem::pinned) + plan.total(MemoryKind::gradients, Mem::pinned);
 }
@@ -330,7 +331,7 @@ void report_offload(const Config& c, Engine& engine) {
             " of masters and optimizer states are in host memory", why(c.offload_optimizer));
 }
 
-// Tensor- and context-parallel ranks and pipeline stages read the same sequences.
+// Ranks of a tensor- or context-parallel group, and pipeline stages, read the same sequences.
 void require_division(const Config& c, int64_t groups, bool training) {
   const int64_t logical = engine_options(c, training).logical_shards;
   const int64_t together = c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size;

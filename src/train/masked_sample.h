@@ -1,4 +1,4 @@
-// Shows a sample of a data set with a loss mask as text, so that a wrong mask is noticed at the start of the run.
+// Prints a sample of a data set with its loss mask as text, so that a wrong mask is noticed at the start of the run.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace athanor {
 
-// Sample number `n` of the order: text between >> and << is learned, the rest is masked out of the loss. Long samples
-// end with "...".
+// Returns sample number `n` of the order: text between >> and << is learned, the rest is masked out of the loss. Long
+// samples end with "...".
 std::string masked_sample(const Dataset&, const PackingOptions&, const SampleOrder&, int64_t n, const Tokenizer&);
 
 }  // namespace athanor

@@ -58,7 +58,7 @@ std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<cons
 
 // Min rows per expert for the alarm: with fewer an expert may get none by chance. With 30 the probability is e^-30.
 constexpr double kEnoughRows = 30;
-// Fraction of tokens that choose one expert at which the alarm is raised, unless equal shares are near it.
+// Fraction of tokens that choose one expert at which the alarm is raised, unless an equal share is near this fraction.
 constexpr double kMostShare = 0.9;
 
 // Fraction of dropped choices at which the alarm is raised.

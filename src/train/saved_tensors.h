@@ -10,9 +10,9 @@ namespace athanor {
 
 struct SavedTensor {
   size_t piece = 0;   // index in ParamStore::pieces()
-  int state = -1;     // index in ParamStore::state_specs(); -1: the master
-  int worker = -1;    // the worker that it belongs to; -1: the same on all workers
-  bool model = true;  // in model.safetensors, else in optimizer.safetensors
+  int state = -1;     // index in ParamStore::state_specs(); -1: the master weights
+  int worker = -1;    // worker to which it belongs; -1: the same on all workers
+  bool model = true;  // true: in model.safetensors; false: in optimizer.safetensors
   std::string name;
 };
 

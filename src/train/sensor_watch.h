@@ -1,4 +1,4 @@
-// Reads a device's sensors once a second on its own thread, so that no step waits for them.
+// Reads a device's sensors once a second on a separate thread, so that no step waits for them.
 #pragma once
 #include <condition_variable>
 #include <mutex>

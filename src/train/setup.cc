@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-// dtype of master weights, as in Recipe
+// Returns the dtype of master weights, as in Recipe.
 DType to_dtype(MasterWeights m) {
   switch (m) {
     case MasterWeights::fp32:
@@ -249,7 +249,7 @@ size_t host_memory_capacity(const Config& c, const Device& device) {
 }
 
 std::string memory_of_others(const Config& c, const Device& device) {
-  constexpr size_t kOwn = size_t{2} << 30;  // less may be this program's own: its CUDA context and library code
+  constexpr size_t kOwn = size_t{2} << 30;  // may be this program's CUDA context and library code
   if (device.unified() || c.memory_limit_gib > 0) return {};
   const size_t others = device.in_use() - std::min(device.in_use(), device.allocated());
   if (others < kOwn) return {};
@@ -259,8 +259,8 @@ std::string memory_of_others(const Config& c, const Device& device) {
              " that are left, and may be others than on a free GPU; memory_limit_gib makes that the same everywhere");
 }
 
-// On a GPU: code of kernels and libraries, their handles and workspaces, NCCL's buffers. 1 GiB is an assumption until a
-// GPU has been measured (the part `memory` of scripts/gpu/verify.py does so).
+// Returns the GPU memory for code of kernels and libraries, their handles and workspaces, and NCCL's buffers. 1 GiB is
+// an assumption until a GPU has been measured (the part `memory` of scripts/gpu/verify.py does so).
 size_t runtime_reserve(const Config& c, const Device& device) {
   constexpr int64_t kOnCpu = 256, kOnGpu = 1024;
   const int64_t mib = c.runtime_reserve_mib >= 0 ? c.runtime_reserve_mib : device.unified() ? kOnCpu : kOnGpu;
@@ -375,7 +375,7 @@ double measure_gemm_flops(Backend backend, DType compute, bool tensor_cores = tr
   return gemm.cost().flops / best_seconds(backend, gemm, scratch.data);
 }
 
-// Measured FLOP/s of an FP8 GEMM with one scale per matrix; 0 if the backend has no FP8 GEMM.
+// Returns the measured FLOP/s of an FP8 GEMM with one scale per matrix; 0 if the backend has no FP8 GEMM.
 double measure_quantized_flops(Backend backend) {
   const int64_t size = probe_sizes(backend.device).gemm;
   Tensor x, quantized, scale, d, scratch;

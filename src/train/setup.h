@@ -1,4 +1,4 @@
-// Makes the objects of a run from its config: engine options, datasets, and a micro-batch size that fits in memory.
+// Builds the objects of a run from its config: engine options, datasets, and a micro-batch size that fits in memory.
 #pragma once
 #include <array>
 #include <memory>
@@ -15,72 +15,75 @@ namespace athanor {
 OptimizerOptions optimizer_options(const Config&);
 EngineOptions engine_options(const Config&, bool training);
 
-// The ZeRO stage. With 0 and a rule for whole matrices (Muon) stage 1 is used: replicas would have to receive every
-// update from its owner instead of a shard of the updates, and all gradients.
+// Returns the ZeRO stage. With 0 and a rule for whole matrices (Muon) stage 1 is used: otherwise each replica would
+// receive all gradients, and each update from its owner instead of a shard of the updates.
 int zero_stage(const Config&);
-// The mesh for this many ranks. Throws Error(usage) if they are not divisible as configured.
+// Returns the mesh for this many ranks. Throws Error(usage) if the number is not divisible as configured.
 MeshSizes mesh_sizes(const Config&, int ranks);
 
 // Opens and checks all shards of a list of sources. (training_data.cc)
 Dataset open_dataset(const std::vector<DataSource>&, const Config&, const std::vector<MixtureStage>& stages = {});
 
-// Opens train_data with its stages, in windows or packed, and with fill-in-the-middle, as the config says.
+// Opens train_data with its stages, in windows or packed, and with fill-in-the-middle if configured.
 Dataset open_training_data(const Config&);
 
-// Number of epochs over each entry of train_data, for logs.
+// Returns the number of epochs over each entry of train_data, for logs.
 std::string epochs_of_sources(const Config&, const Dataset& train);
 
-// Mean loss of each entry of train_data that had tokens in a step, by StepResult::source_sums.
+// Returns the mean loss of each entry of train_data that had tokens in a step, from StepResult::source_sums.
 NamedValues source_losses(const Config&, std::span<const double> sums);
 
-// How windows become rows. Determines the end-of-document token if the config omits it and it is needed.
+// Returns the options that convert windows to rows. Determines the end-of-document token if the config omits it and it
+// is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);
 
-// Bytes available to the plan: memory_limit_gib, or the device's capacity; the run-time reserve is added to the plan.
+// Returns the bytes available to the plan: memory_limit_gib, or the device's capacity; the run-time reserve is added to
+// the plan.
 size_t memory_capacity(const Config&, const Device&);
-// Bytes of pinned host memory available for offloading; SIZE_MAX: unknown.
+// Returns the bytes of pinned host memory available for offloading; SIZE_MAX: unknown.
 size_t host_memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&, const Device&);
-// If capacity depends on how much GPU memory other programs hold: a line that says how much; else empty. Micro-batch,
-// recomputation and kernels are chosen by what is left, and these choices affect the bits of the results.
+// Returns a line on the GPU memory held by other programs if the capacity depends on it; else "". The free memory
+// determines micro-batch, recomputation and kernels, and these choices affect the bits of the results.
 std::string memory_of_others(const Config&, const Device&);
 bool saves_in_background(const Config&, const Device&);
-// Host memory that a training run takes, in addition to the plan, for the copy that background saves write.
+// Returns the host memory that a training run needs, in addition to the plan, for the copy that background saves write.
 size_t save_copy_bytes(const Config&, const Device&, const Engine&);
-// What a run takes of memory_capacity() in addition to the plan: the reserve, and that copy if it is in the same
-// memory.
+// Returns the part of memory_capacity() that a run needs in addition to the plan: the reserve, and that copy if it is
+// in the same memory.
 size_t memory_outside_plan(const Config&, const Device&, const Engine&);
 
-// Makes an engine whose plan fits in memory; it is not committed. micro_batch_size 0: chosen among the divisors of the
-// global batch up to a token limit, together with the recomputation mode, at least the configured one, by the modelled
-// step time (perf/roofline.h). A given size gets the least recomputation that fits. Recomputation changes no bit. The
-// choice depends on config, device and ranks only. (make_engine.cc; the limit for GPUs has not been measured yet.)
+// Builds an engine whose plan fits in memory; it is not committed. micro_batch_size 0: chosen among the divisors of the
+// global batch up to a token limit, together with the recomputation mode (at least the configured one), by the modelled
+// step time (perf/roofline.h). A configured size gets the least recomputation that fits. Recomputation does not change
+// results. The choice depends only on config, device and ranks. (make_engine.cc; the limit for GPUs has not been
+// measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;
 // With more ranks than this in ring attention a dry run takes seconds, and hops are bound by latency: ranks gather keys
-// if that fits.
+// instead if that fits.
 constexpr int kMostInRing = 512;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training, InferenceWeights = {});
 
 // Autotunes before commit(): algorithms and epilogues of the engine's GEMMs, and attention kernels, within the
-// configured time. Skips those in the user's cache, and adds the results to it.
+// configured time. Skips those in the user's cache, and adds the results to the cache.
 void search_gemms(const Config&, Engine&, Tuning&);
-// Gives all ranks the choices of rank 0, so that their GEMMs round alike.
+// Sends the choices of rank 0 to all ranks, so that their GEMMs round identically.
 void share_choices(const Backend&);
-// "attention: " and which implementation computes it, and why; "" if there is no choice.
+// Returns "attention: ", the chosen implementation, and why it was chosen; "" if there is no choice.
 std::string attention_words(Engine&, Tuning*);
 
-// FLOPs per token for MFU.
+// Returns FLOPs per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
-FlopCount flops_per_token(Engine&, int64_t seq_length);  // including the forward pass of a teacher that is run
-FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // over all layers
+FlopCount flops_per_token(Engine&, int64_t seq_length);  // includes the forward pass of a teacher that runs
+FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // sum over all layers
 
-// The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)
-// the data sheet's peak, else a measured GEMM's rate.
+// Returns the denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is
+// unknown (0) the data sheet's peak, else a measured GEMM's rate.
 double mfu_peak(const Config&, Backend, DType compute, double most_flops);
-// Peak rates, measured in a tenth of a second: a large GEMM of random values, and a copy larger than the caches; with
-// `quantized` also GEMMs of FP8 values, if the GPU has them, and of f32.
+// Returns peak rates, measured in a tenth of a second: a large GEMM of random values, and a copy larger than the
+// caches; with `quantized` also GEMMs of FP8 values, if the GPU supports them, and of f32.
 Ceilings measure_ceilings(Backend, DType compute, bool quantized = false);
-// Peak rates from the data sheet if the device is known.
+// Returns peak rates from the data sheet if the device is known, else measured ones.
 Ceilings ceilings(Backend, DType compute, bool quantized = false);
 
 }  // namespace athanor

@@ -31,7 +31,7 @@ bool appears(const std::string& path, double seconds) {
 void require_shared_folder(Communicator& ranks, const std::string& folder, double seconds) {
   std::string mark, path;
   if (ranks.rank() == 0) {
-    // A new name, because file systems may cache that an earlier one does not exist.
+    // Uses a new name each time, because file systems may cache that an earlier name does not exist.
     mark = cat("seen-by-all-ranks-", std::random_device{}());
     path = cat(folder, "/", mark);
     write_file(path, "");

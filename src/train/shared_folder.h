@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// Rank 0 creates a file in the folder, and all other ranks must see it within `seconds` (network file systems may delay
-// it that long); else throws Error(usage) on all ranks. The folder must exist on rank 0.
+// Rank 0 creates a file in the folder, and all other ranks must see it within `seconds`, since network file systems may
+// delay it; otherwise throws Error(usage) on all ranks. The folder must exist on rank 0.
 void require_shared_folder(Communicator& ranks, const std::string& folder, double seconds = 5);
 
 }  // namespace athanor

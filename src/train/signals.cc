@@ -22,7 +22,7 @@ std::array<struct sigaction, kStopSignals.size()> previous_actions;
 bool installed = false;
 
 // A closing terminal and its shell both send SIGHUP; above its CPU time limit a process gets SIGXCPU every second.
-// Repetitions of these are not second requests.
+// Repetitions of these signals do not count as second requests.
 bool comes_repeatedly(int signal) { return signal == SIGHUP || signal == SIGXCPU; }
 
 int64_t nanoseconds(const timespec& time) { return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec; }

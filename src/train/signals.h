@@ -1,6 +1,6 @@
 // Stop signals: SIGTERM, SIGUSR1, SIGINT, SIGHUP (unless ignored, as under nohup) and SIGXCPU stop the run after a
-// checkpoint; a second SIGTERM, SIGUSR1 or SIGINT, if it comes after kOneRequest, exits at once. This is the only
-// process-wide state of the program, because signal handlers cannot reach anything else.
+// checkpoint; a second SIGTERM, SIGUSR1 or SIGINT that arrives later than kOneRequest exits at once. This is the only
+// process-wide state of the program, because signal handlers cannot access anything else.
 #pragma once
 #include <array>
 #include <chrono>
@@ -17,7 +17,7 @@ inline constexpr std::array kStopSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SI
 // its process group.
 inline constexpr std::chrono::nanoseconds kOneRequest = std::chrono::seconds(1);
 
-// How a run learns that it is to stop.
+// Interface through which a run learns that it should stop.
 class StopRequests {
  public:
   virtual ~StopRequests() = default;
@@ -46,11 +46,11 @@ class StopSignals final : public StopRequests {
   bool leaving_ = false;
 };
 
-// During startup, while it exists, a stop signal ends the process with Exit::requeue within a tenth of a second,
-// whatever other threads do (reading a checkpoint, autotuning, waiting for ranks): there is nothing to save.
+// While it exists, during startup, a stop signal ends the process with Exit::requeue within a tenth of a second, even
+// while other threads read a checkpoint, autotune or wait for ranks: there is nothing to save.
 class StopAtStart {
  public:
-  // last_words is called on a separate thread before the process ends.
+  // last_words is called on another thread before the process ends.
   StopAtStart(const StopRequests&, std::function<void(int signal)> last_words);
 
  private:

@@ -18,10 +18,10 @@ constexpr int64_t kMaxStateBytes = 16 << 20;
 
 using Range = ParamStore::Range;
 
-// Destination of a unit's elements: masters or weights (flat), or an optimizer state.
+// Destination of a unit's elements: master weights or weights (flat), or an optimizer state.
 struct Target {
   const ParamStore::Unit& unit;
-  Tensor flat;  // absent: a state of which this rank has no elements
+  Tensor flat;  // absent if this rank has no elements of a state
   const ParamStore::State* state = nullptr;
   bool is_shard = false;
 
@@ -29,7 +29,7 @@ struct Target {
     const Tensor& flat = unit.master ? unit.master : unit.value;
     return {unit, flat, nullptr, unit.is_shard(flat)};
   }
-  // The intersection of [begin, end) with this rank's elements.
+  // Returns the intersection of [begin, end) with this rank's elements.
   Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
   Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
   int64_t block() const { return state ? state->block : 1; }  // elements per value
@@ -40,7 +40,7 @@ void copy_to(Device& device, const Tensor& to, const void* from) {
   device.sync();
 }
 
-// Loads split masters, as upper and lower halves.
+// Loads split master weights as upper and lower halves.
 void load_split(Device& device, const ParamStore::Unit& unit, Range range, const float* from) {
   std::vector<bf16> weights;
   std::vector<int16_t> rests;
@@ -117,7 +117,7 @@ void load_numbers(Device& device, const WeightFiles& files, const std::string& n
 // Loads weights and optimizer states of this rank's worker, except the state called `without`.
 void load_tensors(const ParamStore& params, Device& device, const std::string& folder, const std::string& without) {
   const WeightFiles model(folder);
-  std::optional<WeightFiles> optimizer;  // opened for the first state, since plain SGD has none
+  std::optional<WeightFiles> optimizer;  // opened when the first state is read, since plain SGD has no file
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (const SavedTensor& t : saved_tensors(params)) {
     const ParamStore::Piece& piece = pieces[t.piece];
@@ -216,7 +216,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
       s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
     s.device.peak_lr = j.value("peak_lr", 0.0);  // absent unless an average is weighted by it
     s.device.squared_lr_sum = j.value("squared_lr_sum", 0.0);
-    s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older versions
+    s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints written by older versions
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
     if (const auto scale = j.find("noise_scale"); scale != j.end())
       s.noise_scale = {scale->at("signal").get<double>(), scale->at("noise").get<double>()};
@@ -285,7 +285,7 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   engine.start_states();
 }
 
-// Computes norms in double, of the weights as GEMMs read them: quantized if the base is quantized.
+// Computes norms, in double, of the weights that GEMMs read: quantized if the base is quantized.
 void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
   const LoraOptions& lora = engine.options().lora;
   if (lora.variant != LoraVariant::dora) return;

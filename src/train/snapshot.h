@@ -1,5 +1,5 @@
-// The content of a run's checkpoint and how it is loaded: weights under Hugging Face names, optimizer states, and the
-// scalars of the run. The file protocol is in checkpoint/.
+// The content of a run's checkpoint and loading it: weights under Hugging Face names, optimizer states, and the scalars
+// of the run. The file protocol is in checkpoint/.
 #pragma once
 #include <map>
 #include <optional>
@@ -28,7 +28,7 @@ struct RunState {
   int64_t step = 0;              // steps done, including skipped ones
   int64_t consumed_samples = 0;  // sequences consumed: position in the sample order
   int64_t nan_steps = 0;
-  int64_t micro_batch_size = 0;                       // the size that "auto" chose
+  int64_t micro_batch_size = 0;                       // size chosen by "auto"
   MfuPeak peak;                                       // absent if logging.peak_tflops is configured
   StepState device;                                   // the part of StepState that persists between steps
   std::optional<SpikeWindow> window = std::nullopt;   // present if spikes are detected
@@ -41,7 +41,7 @@ struct RunState {
   std::vector<double> routing = {};     // RouterStatistics of all layers since the last records; empty if not recorded
   bool routing_alarm = false;           // the last routing records raised an alarm
   int64_t workers = 0;                  // workers of local updates; 0: no local updates
-  std::vector<int64_t> in_flight = {};  // fragments whose deltas wait for their outer step
+  std::vector<int64_t> in_flight = {};  // fragments whose outer step is pending
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);
@@ -51,26 +51,28 @@ struct SaveExtras {
   std::string hf_config;                 // config.json, for transformers
   std::string tuning;                    // tuning.json: choices on which rounding depends; empty: none
   std::string adapter;                   // adapter.json, for adapters of a frozen model; empty: no adapters
-  std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
+  std::vector<TokenizerFile> tokenizer;  // descriptor and its files; empty: unknown
 };
 
 // Loads only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those
 // of transformers. Each rank reads only its part of each tensor, block by block. With adapters only the frozen weights
-// are loaded; weights stored in NF4 are quantized tensor by tensor, or copied if the folder has them in NF4.
+// are loaded. Weights stored in NF4 are quantized tensor by tensor, or copied if the folder has them in NF4.
 void load_weights(Engine&, Device&, const ModelFolder&);
-// Sets magnitudes of new adapters (lora.variant dora) to the norms of their weights; does nothing without magnitudes.
+// Sets magnitudes of new adapters (lora.variant dora) to the norms of their weights; does nothing if the adapters have
+// none.
 void init_magnitudes(Engine&, Device&, const ModelFolder&);
-// Loads the adapters of an engine that has some. Throws Error(usage) naming both sides if rank, scale or layers differ.
+// Loads adapters into an engine that has adapters. Throws Error(usage) naming both sides if rank, scale or layers
+// differ.
 void load_adapters(Engine&, Device&, const AdapterFolder&);
-// Loads the weights of a checkpoint without masters, for sampling.
+// Loads the weights, but no master weights, of a checkpoint, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Loads weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks:
-// every rank reads its shard. Verify the folder first. without: name of a state that is not loaded.
+// each rank reads its shard. Verify the folder first. without: name of a state that is not loaded.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder, const std::string& without = "");
-// Throws Error(usage) if the checkpoint's run had another number of workers than this one, since each worker has its
+// Throws Error(usage) if the checkpoint's run had another number of workers than this run, since each worker has its
 // own state. 0: no local updates.
 void require_same_workers(const RunState&, int64_t workers, const std::string& folder);
-// Reads only state.json: what a resume must know before it builds an engine.
+// Reads only state.json, which a resumed run needs before it builds an engine.
 RunState read_run_state(const std::string& folder);
 
 }  // namespace athanor

@@ -1,5 +1,4 @@
-// What a rank requests from all ranks in a step, as bits that are summed with the step's scalars
-// (engine/step_requests.h).
+// Requests of a rank to all ranks in a step, as bits that are summed with the step's scalars (engine/step_requests.h).
 #pragma once
 #include "engine/step_requests.h"
 #include "train/signals.h"

@@ -27,7 +27,7 @@ Exit Trainer::run() {
   try {
     return run_from_start();
   } catch (const Error& e) {
-    if (running_ || e.code() != Exit::usage) tell_error(e.what());  // a refused start is not part of the run
+    if (running_ || e.code() != Exit::usage) tell_error(e.what());  // a start that was refused is not part of the run
     throw;
   } catch (const std::exception& e) {
     tell_error(e.what());
@@ -53,7 +53,7 @@ Exit Trainer::run_from_start() {
     start(resume);
     running_ = true;
   }
-  apply_schedules(std::max<int64_t>(0, state_.step - 1));  // the schedules of the last step, for a pending evaluation
+  apply_schedules(std::max<int64_t>(0, state_.step - 1));  // those of the last step, for a pending evaluation
   if (resume) make_up_evaluation(*resume);
   clock_.lap();
   const Exit code = loop();
@@ -70,7 +70,7 @@ void Trainer::open_loader() {
   std::function<int64_t(int64_t)> chunk_length;
   if (config_.total_curriculum_step > 0)
     chunk_length = [this](int64_t sample) { return chunk_length_at(config_, sample); };
-  loader_ = nullptr;  // its thread must end before the next one starts
+  loader_ = nullptr;  // the old loader's thread must end before the next one starts
   loader_ = std::make_unique<Loader>(
       train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
                             .first_sample = launched_samples_,
@@ -85,7 +85,7 @@ Exit Trainer::loop() {
   launched_samples_ = state_.consumed_samples;
   open_loader();
   bool discarded = false;
-  told_ = PhaseClock::Clock::now();
+  last_progress_ = PhaseClock::Clock::now();
   while (!discarded && !ended_ && !owed_.any() && !reached_stop() && steps_left() > 0) {
     doing(Activity::step);
     discarded = !launch_step();
@@ -129,7 +129,7 @@ Exit Trainer::loop() {
     const bool healthy = save("stop signal", Wait::durable);
     if (steps_left() > 0) return Exit::requeue;
     if (!healthy) return Exit::diverged;
-    return owed_.any() ? Exit::requeue : Exit::done;  // a requeued run makes the evaluation up
+    return owed_.any() ? Exit::requeue : Exit::done;  // a requeued run makes up the evaluation
   }
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
@@ -142,7 +142,7 @@ void Trainer::apply_schedules(int64_t step) {
   log::info("step ", step, ": sliding_window ", tokens);
 }
 
-// Discards the steps that ranks launched together after one of them had failed: they made no update.
+// Discards the steps that ranks launched after one of them had failed: these steps made no update.
 void Trainer::drop_spoiled_steps() {
   while (engine_->uncollected() > 0) engine_->collect();
   launched_.clear();
@@ -160,7 +160,7 @@ void Trainer::warn_of_short_limit() {
                               "start makes one step: raise it, or lower eval_iters")});
 }
 
-// Saves the last complete step, then throws the failure of this rank, or reports the rank that failed.
+// Saves the state after the last complete step, then throws this rank's failure, or reports that another rank failed.
 void Trainer::end_with_failure() {
   try {
     save("error", Wait::durable);
@@ -171,8 +171,8 @@ void Trainer::end_with_failure() {
   leave_with(failure_);
 }
 
-// Ends the run with an error that occurred on some ranks and is known to all: these ranks throw it; the others wait for
-// them, and so learn which rank failed.
+// Ends the run with an error that occurred on some ranks and of which all ranks know: these ranks throw it; the others
+// wait for them, and thereby learn which rank failed.
 void Trainer::leave_with(const std::optional<Error>& mine) {
   if (!mine && backend_.control) backend_.control->barrier();
   throw mine.value_or(Error("another rank failed", Exit::peer_lost));
@@ -222,9 +222,10 @@ bool Trainer::asked_to_stop() {
 
 bool Trainer::out_of_time(int64_t micro_left) const {
   const auto stop = stop_.received();
-  if (!stop || backend_.control) return false;  // several ranks finish the current step together
+  if (!stop || backend_.control) return false;  // with several ranks all finish the current step
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
-  // The host only launches work that runs later: assumes the average time per micro-batch, and counts queued ones.
+  // The host only launches work that runs later, so this assumes the average time per micro-batch, and counts queued
+  // ones.
   const double micros = double(engine_->step_micro_batches());
   const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
   const double left = double(micro_left) + double(engine_->uncollected()) * micros;
@@ -256,10 +257,10 @@ bool Trainer::launch_step() {
       continue;
     }
     const HostBatch& batch = *next;
-    if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
+    if (batch.given_up > 0 && !std::exchange(logged_given_up_, true))
       log::warn("sample ", batch.first_sample, ": ", batch.given_up,
                 " predictions are left out, for its sequences have ", "more documents than the ",
-                packing_.max_documents, " of documents.max_per_sequence (told once)");
+                packing_.max_documents, " of documents.max_per_sequence (logged once)");
     set_documents(*engine_, batch);
     engine_->set_sources(batch.sources);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
@@ -268,7 +269,7 @@ bool Trainer::launch_step() {
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  if (failure_) engine_->spoil_step();  // also steps that are launched before all ranks know
+  if (failure_) engine_->spoil_step();  // also spoils steps that are launched before all ranks know
   engine_->set_compressed(state_.step + engine_->uncollected() >= config_.freeze_step);
   engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
@@ -279,8 +280,8 @@ bool Trainer::launch_step() {
 void Trainer::tell_first_step(int64_t done, int64_t micros) {
   if (mean_step_seconds_ > 0 || !backend_.device.unified() || backend_.mesh.world().rank() != 0) return;
   const auto now = PhaseClock::Clock::now();
-  if (Seconds(now - told_).count() < options_.first_step_seconds || done == 0) return;
-  told_ = now;
+  if (Seconds(now - last_progress_).count() < options_.first_step_seconds || done == 0) return;
+  last_progress_ = now;
   log::info("step ", state_.step + 1, ": ", done, " of ", micros, " micro-batches are done, about ",
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
@@ -370,7 +371,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   if (done.spike != 0) report_spike(m, done);
 }
 
-// Gradient noise scale from the averages up to this step; tokens: number in this step.
+// Returns the gradient noise scale from the averages up to this step; tokens: number of tokens in this step.
 std::optional<double> Trainer::noise_scale(const StepState& done, double tokens) {
   const MicroGradients micro = engine_->micro_gradients();
   const double small = double(micro.sequences * config_.seq_length);
@@ -426,7 +427,7 @@ bool Trainer::pause_due(int64_t step) const {
          routing_due(config_, step) || prunes_after(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
 }
 
-// Also makes the outer steps of all fragments after the last step, so that the run's weights contain the updates of its
+// After the last step also runs the outer steps of all fragments, so that the run's weights contain the updates of its
 // workers.
 void Trainer::end_rounds() {
   const bool last = state_.step == config_.train_iters;
@@ -440,7 +441,7 @@ bool Trainer::quantized_due(int64_t step) const {
   return interval > 0 && (step == config_.train_iters || step % interval == 0);
 }
 
-// Adds what the engine has counted to the run's state.
+// Adds the engine's quantization statistics to the run's state.
 void Trainer::count_quantized() {
   for (const QuantizedOperand& q : engine_->take_quantized())
     state_.quantized[{engine_->model().params().spec(q.parameter).name, std::string(name_of(q.operand))}].add(
@@ -526,7 +527,7 @@ std::string Trainer::newest_before_trouble(const Verify& verify) const {
   return "";
 }
 
-// The counters of the run continue. An immediate save makes the rollback persistent.
+// The counters of the run are not rolled back. An immediate save makes the rollback persistent.
 bool Trainer::roll_back() {
   if (!config_.rollback || state_.rollbacks > 0) return false;
   settle_save();

@@ -1,4 +1,5 @@
-// Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves and stops cleanly.
+// Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves, and always stops
+// cleanly.
 #pragma once
 #include <functional>
 #include <memory>
@@ -30,16 +31,16 @@ struct TrainerOptions {
   ProgramInfo program;              // written to environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // text for the log
-  double most_flops = 0;            // upper bound of the device's FLOP/s, for MFU; 0: from its data sheet, or unknown
-  Sensors* sensors = nullptr;       // the device's sensors; null: none
+  double most_flops = 0;            // upper bound of the device's FLOP/s, for MFU; 0: unknown, or from its data sheet
+  Sensors* sensors = nullptr;       // may be null
   Profiler* profiler = nullptr;     // used for config.profile; null: ops are timed by events
-  std::string why_no_profiler;      // reason for having no profiler; "" if the device has none
+  std::string why_no_profiler;      // reason for having no profiler; "" if none is expected
   CollectiveWatch* collectives = nullptr;                  // watch of the mesh, for config.profile
   bool allow_changed_data = false;                         // resume although the data's fingerprint differs
-  std::function<bool(const StepMetrics&)> on_step = {};    // same result on every rank; false ends the run
+  std::function<bool(const StepMetrics&)> on_step = {};    // same result on all ranks; false ends the run
   double first_step_seconds = 30;                          // seconds between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
-  StopRequests* stop = nullptr;                            // null: the signals of this process
+  StopRequests* stop = nullptr;                            // null: signals of this process
 };
 
 class Trainer {
@@ -53,14 +54,14 @@ class Trainer {
     std::string folder;
     RunState state;
     std::optional<RunBranch> branch;  // set if the horizon has changed
-    bool prunes_anew = false;         // pruning.mask_from is given, which the run of the checkpoint did not have
+    bool prunes_anew = false;         // the run uses pruning.mask_from, but the resumed run did not
   };
   struct LaunchedStep {
     PhaseTimes host_times;
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();                                  // several ranks: same program, configuration and data
+  void require_common_start();                                  // ranks have the same program, configuration, data
   void open_run();                                              // run folder, lock, sinks, start records
   std::optional<Resume> find_resume();                          // also checks that the config is compatible
   std::string resume_folder(const Verify&) const;               // called on rank 0; "": start from scratch
@@ -68,7 +69,7 @@ class Trainer {
   void leave_other_branch(const std::optional<Resume>&) const;  // acts on rank 0 only
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises
-  void tune(const std::optional<Resume>&);          // autotunes GEMMs: rank 0's choices, on all ranks
+  void tune(const std::optional<Resume>&);          // autotunes GEMMs on rank 0; all ranks use the result
   void choose_gemms(const std::optional<Resume>&);  // imports the choices of the resumed run, or autotunes
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
@@ -76,27 +77,27 @@ class Trainer {
   void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
   std::string choose_peak();  // sets the peak of MFU; returns why it changed, or ""
   void show_masked_sample() const;
-  void warn_of_full_disk() const;                      // checks the checkpoints ahead
-  void tell_what_is_ahead() const;                     // estimated times, before the first step
-  void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
+  void warn_of_full_disk() const;                      // compares the disk with the checkpoints of the run
+  void tell_what_is_ahead() const;                     // logs estimated times, before the first step
+  void tell_first_step(int64_t done, int64_t micros);  // logs progress of a slow first step
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
-  std::string shared(const std::string&);  // rank 0's value, on all ranks
+  std::string shared(const std::string&);  // returns rank 0's value on all ranks
   StepRequests own_requests() const;
   void hear(const StepRequests& of_step);  // of_step: merged requests of all ranks
   int stop_signal() const;                 // 0: none
-  bool asked_to_stop();                    // checks now; all ranks call it together
+  bool asked_to_stop();                    // checks now; collective
   bool of_any(bool mine);                  // true if true on any rank
-  void open_loader();                      // at the next sample, with the step size due there
+  void open_loader();                      // opens at the next sample, with the step size due there
   void apply_schedules(int64_t step);      // sets the sliding window and the weights of tokens ahead for that step
   bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
-  void collect_step();  // the oldest launched step: counts and reports it. Does not return if a rank has failed in it
-  // Whether choices have overflowed the buffers of experts on any rank; failure_ then says which factor would have
-  // sufficed. All ranks must call this together.
+  void collect_step();  // counts and reports the oldest launched step; does not return if a rank failed in it
+  // Returns whether choices have overflowed the buffers of experts on any rank; failure_ then names the factor that
+  // would have sufficed. All ranks call this together.
   bool finds_overflow(const std::string& where);
   void collect_steps();  // collects all launched steps
   bool out_of_time(int64_t micro_left) const;
@@ -107,9 +108,9 @@ class Trainer {
   void count_quantized();
   void report_quantized();
   void count_routing();
-  void report_routing();        // warns once while there is a problem
+  void report_routing();        // warns only once per problem
   void report_pruned();         // reports each matrix, after pruning
-  void report_communication();  // reports the collectives of the profile
+  void report_communication();  // reports the profile's collectives
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();
@@ -126,8 +127,9 @@ class Trainer {
   void warn_of_short_limit();  // warns if this start ran one step or none
   enum class Wait { no, durable };
   enum class Health { unknown, diverged };
-  // Saves the state after the last step unless it is saved already. Wait::no: a failure is reported and retried later.
-  // Wait::durable: durable on return, or throws. Returns false if the state has diverged and is saved as such.
+  // Saves the state after the last step unless it is saved already. Wait::no: a failure is reported, and the save is
+  // retried later. Wait::durable: the state is durable on return, else throws. Returns false if the state has diverged
+  // and is saved as diverged.
   bool save(const char* why, Wait, Health = Health::unknown);
   void begin_save(const char* why, bool diverged);
   bool has_diverged();
@@ -138,11 +140,11 @@ class Trainer {
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
   bool quantized_due(int64_t step) const;
-  bool wants_to_save() const;  // true if this rank's clock says so
+  bool wants_to_save() const;  // true if a save is due by this rank's clock
   bool time_is_up() const;
   bool reached_stop() const;
   std::string newest_before_trouble(const Verify&) const;  // checkpoint folder, on rank 0; "": none
-  bool roll_back();                                        // returns false if not configured, or done before
+  bool roll_back();                                        // returns false if not configured or already done
   Exit finish(Exit);
 
   Config config_;
@@ -151,8 +153,8 @@ class Trainer {
   Dataset train_;
   std::optional<Dataset> valid_;
   PackingOptions packing_;
-  std::unique_ptr<LogitCache> teacher_logits_;  // null: none
-  bool told_given_up_ = false;
+  std::unique_ptr<LogitCache> teacher_logits_;  // may be null
+  bool logged_given_up_ = false;
   std::vector<Question> questions_;
   std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: unknown
   std::vector<TokenizerFile> tokenizer_;  // the data's tokenizer, as read at the start
@@ -163,14 +165,14 @@ class Trainer {
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<StepProfile> profile_;
-  std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
+  std::unique_ptr<SensorWatch> sensors_;  // null if there are no sensors
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
-  std::unique_ptr<StopSignals> signals_;  // null: TrainerOptions::stop is used
+  std::unique_ptr<StopSignals> signals_;  // null if TrainerOptions::stop is used
   StopRequests& stop_;
-  // With several ranks: requests of any rank up to the last collected step that were not handled yet. All ranks collect
-  // the same steps at the same time, so all act alike. A single rank checks its own requests when needed.
+  // With several ranks: requests of any rank, up to the last collected step, that were not handled yet. All ranks
+  // collect the same steps at the same points, so all act alike. A single rank checks its own requests when needed.
   StepRequests requests_;
-  bool each_alone_ = false;  // every step is collected before the next one is launched
+  bool each_alone_ = false;  // each step is collected before the next one is launched
   RunState state_;
   FlopCount flops_;
   double peak_flops_ = 0;
@@ -178,25 +180,25 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::deque<LaunchedStep> launched_;  // not yet collected
   int64_t launched_samples_ = 0;       // samples of all launched steps: the loader's position
-  int64_t step_sequences_ = 0;         // sequences of a step that is launched now
+  int64_t step_sequences_ = 0;         // sequences of a step launched now
   bool ended_ = false;                 // on_step has ended the run
   int64_t steps_done_ = 0;             // number of steps in this process
   EvalSets owed_;                      // evaluations due after the last step and not complete; the same on all ranks
-  bool making_up_ = false;             // an earlier start owed them
+  bool making_up_ = false;             // owed_ is from an earlier start
   bool spiking_ = false;               // the last collected steps are enough spikes to trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
   std::optional<Error> save_failure_;                        // failure of a save on this rank
-  bool save_put_off_ = false;                                // until a step succeeds again
-  bool failed_ = false;                                      // true if any rank has failed: see failure_
-  std::optional<Error> failure_;                     // ends the run; the saved state is that after the last good step
+  bool save_put_off_ = false;                                // no saves until a step succeeds
+  bool failed_ = false;                                      // any rank has failed: see failure_
+  std::optional<Error> failure_;                     // ends the run; the saved state is after the last good step
   std::vector<int32_t> last_tokens_, last_targets_;  // inputs of the last micro-batch
-  bool running_ = false;                             // the log of this run was started
+  bool running_ = false;                             // the log of this run has started
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
-  PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
-  double first_step_seconds_ = kUnknown;  // seconds from this process' start of the run to the end of its first step
+  PhaseClock::Clock::time_point last_progress_;                          // last progress report of the first step
+  double first_step_seconds_ = kUnknown;  // seconds from the start in this process to the end of its first step
 };
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
 // Evaluations of a run: when they are due, and how an interrupted one is made up. An evaluation that is due is owed
-// until it is complete: a run that is stopped before then ends with Exit::requeue, and the next start evaluates first.
+// until it is complete: a run that is stopped earlier ends with Exit::requeue, and the next start evaluates first.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,11 +18,11 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 namespace fs = std::filesystem;
 
-// True if a checkpoint's folder is in the run's folder, however the two paths are written.
+// True if a checkpoint's folder is in the run's folder, however the two paths are spelled.
 bool lies_in(const std::string& checkpoint, const std::string& run) {
   std::error_code none;
   fs::path path = fs::absolute(checkpoint, none).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // the path ended with a slash
+  if (!path.has_filename()) path = path.parent_path();  // for a path that ends with a slash
   return fs::equivalent(path.parent_path(), run, none);
 }
 
@@ -102,7 +102,7 @@ void Trainer::evaluate_windows() {
   owed_.valid = false;
   if (result.loss <= config_.stop_at_loss) {
     state_.reached_loss = result.loss;
-    last_saved_step_ = -1;  // a checkpoint of this step may lack reached_loss
+    last_saved_step_ = -1;  // the saved checkpoint of this step may lack reached_loss
   }
   const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
   for (const SourceLoss& s : result.sources)

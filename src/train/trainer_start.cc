@@ -1,4 +1,4 @@
-// Starts a run: checks everything that can be checked before the first step is computed. Also saves checkpoints.
+// Starts a run: checks everything that can be checked before the first step. Also saves checkpoints.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -45,7 +45,7 @@ EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flo
   return event;
 }
 
-// The first line of `a` that differs from the same line of `b`.
+// Returns the first line of `a` that differs from the same line of `b`.
 std::string first_difference(const std::string& a, const std::string& b) {
   std::istringstream x(a), y(b);
   std::string of_a, of_b;
@@ -130,7 +130,7 @@ void Trainer::require_common_start() {
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
 
-// Only rank 0 writes and reports.
+// Opens the run folder on rank 0, the only rank that writes and reports.
 void Trainer::open_run() {
   if (backend_.mesh.world().rank() != 0) return;
   metrics_.add(std::make_unique<ConsoleSink>(
@@ -177,7 +177,7 @@ std::string Trainer::resume_folder(const Verify& verify) const {
   return checkpoint_at(config_.load_step >= 0 ? cat(from, "/", step_folder(config_.load_step)) : from, verify);
 }
 
-// True if the rollback that `load` or `load_step` asks for was already done. When the same command is started again
+// True if the rollback requested by `load` or `load_step` was already done. When the same command is started again
 // (after exit code 85, by a batch system, by hand), it must not roll back once more: a run is determined by its
 // configuration, so it would only repeat what is saved. With `load` none the run starts from scratch, unless Slurm has
 // requeued the job.
@@ -191,12 +191,12 @@ bool Trainer::was_done_before(const std::string& folder) const {
       return c.rule != OnResume::free || c.key == "load" || c.key == "load_step";
     });
   } catch (const Error&) {
-    return false;  // not written by a run of this program
+    return false;  // not written by this program
   }
 }
 
-// Makes this run's checkpoint the newest one of the save folder: the one that it goes back to, at once; else the first
-// one that it saves.
+// Makes this run's checkpoint the newest one of the save folder: at once if the run returns to one of the folder's
+// checkpoints; else with its first save.
 void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
   if (!lock_ || (config_.load == "auto" && config_.load_step < 0)) return;
   const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
@@ -352,7 +352,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
   Roofline limits;
   const Recipe& recipe = engine_->options().recipe;
-  if (profiled) limits.most = ceilings(backend_, recipe.compute, recipe.low_precision());  // before commit()
+  if (profiled) limits.most = ceilings(backend_, recipe.compute, recipe.low_precision());  // measured before commit()
   const MemoryPlan& plan = engine_->memory();
   constexpr size_t kQuick = size_t{1} << 30;  // a larger plan takes seconds to fill
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
@@ -442,11 +442,11 @@ std::string Trainer::choose_peak() {
   const MfuPeak before = std::exchange(state_.peak, {});
   if (config_.peak_tflops > 0) return "";
   const std::string model = backend_.device.unified() ? find_environment(options_.program).cpu_model : "";
-  std::string told;
-  state_.peak =
-      settled_peak({peak_flops_, cat(backend_.device.description(), model.empty() ? "" : ", ", model)}, before, &told);
+  std::string reason;
+  state_.peak = settled_peak({peak_flops_, cat(backend_.device.description(), model.empty() ? "" : ", ", model)},
+                             before, &reason);
   peak_flops_ = state_.peak.flops;
-  return told;
+  return reason;
 }
 
 void Trainer::tune(const std::optional<Resume>& resume) {
@@ -473,7 +473,7 @@ void Trainer::choose_gemms(const std::optional<Resume>& resume) {
   search_gemms(config_, *engine_, tuning);
 }
 
-// Collective: all ranks make the same calls and decide the same.
+// Collective: all ranks make the same calls and the same decisions.
 bool Trainer::save(const char* why, Wait wait, Health health) {
   requests_.save = false;
   if (config_.save.empty()) return true;
@@ -483,8 +483,8 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
   bool diverged = false;
   if (of_any(last_saved_step_ != state_.step)) {
     diverged = health == Health::diverged || has_diverged();
-    // While steps are skipped it is unknown whether the next one succeeds, so the older checkpoint is kept. Skipped
-    // steps do not change the weights.
+    // While steps are being skipped the next one may fail, too, so the older checkpoint is kept. Skipped steps do not
+    // change the weights.
     save_put_off_ = wait == Wait::no && (diverged || is_skipping());
     if (save_put_off_) return !diverged;
     begin_save(why, diverged);
@@ -515,7 +515,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();
-  requests_.writing = true;  // until a step says that no rank is writing
+  requests_.writing = true;  // until a step reports that no rank is writing
   checkpointer_->begin(state_, why,
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
@@ -526,7 +526,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   report_save();
 }
 
-// A step with finite gradients can leave weights whose loss is not finite: evaluates the last micro-batch again.
+// A step with finite gradients can produce weights whose loss is not finite: evaluates the last micro-batch once more.
 bool Trainer::has_diverged() { return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_))); }
 
 void Trainer::settle_save() {
@@ -545,7 +545,7 @@ void Trainer::follow_save() {
 
 void Trainer::report_save() {
   if (const std::optional<FailedSave> failed = checkpointer_->take_failed()) {
-    // Retry after 10 s, or 10 times the duration of the attempt, so that training is not blocked by retries.
+    // Retries after 10 s, or 10 times the duration of the attempt, so that retries do not block training.
     const double seconds = std::max(10.0, 10 * failed->seconds);
     if (last_saved_step_ == failed->step) last_saved_step_ = -1;
     retry_save_ = PhaseClock::Clock::now() +

@@ -1,4 +1,4 @@
-// Loads the weights of a run, and decides which of them are pruned.
+// Loads the weights of a run, and decides which weights are pruned.
 #include <filesystem>
 
 #include "base/file.h"
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// The folder of weights that the run starts from, or of the frozen model that a run with adapters resumes with.
+// Returns the folder of weights that the run starts from, or of the frozen model that a run with adapters resumes with.
 std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
   const bool adapts = config_.lora_rank > 0;
   if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
@@ -32,7 +32,7 @@ std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& 
   return from;
 }
 
-// The model of pruning.mask_from; null if the resumed run was already pruned by it.
+// Returns the model of pruning.mask_from; null if the resumed run was already pruned by it.
 std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& resume) {
   const std::string& path = config_.prune_mask_from;
   if (path.empty() || (resume && !resume->prunes_anew)) return nullptr;
@@ -46,9 +46,9 @@ std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& res
   return mask;
 }
 
-// Sets masters, optimizer states and pruning masks: from a checkpoint, from another model, or new ones.
+// Sets master weights, optimizer states and pruning masks: from a checkpoint, from another model, or new ones.
 void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder* from, const ModelFolder* mask) {
-  if (mask) {  // the mask stays when other weights are loaded
+  if (mask) {  // the mask is kept when other weights are loaded
     load_weights(*engine_, backend_.device, *mask);
     engine_->prune(config_.prune_sparsity);
   }

@@ -1,4 +1,4 @@
-// Opens data sets from the config, and decides how windows become rows.
+// Opens data sets from the config, and determines how windows are converted to rows.
 #include <algorithm>
 
 #include "base/format.h"
@@ -17,7 +17,7 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c, co
 
 namespace {
 
-// The id of a token that fim.tokens names: the tokenizer's only token with this text.
+// Returns the id of a token that fim.tokens names: the tokenizer's only token with this text.
 int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   if (token.id >= 0) return int32_t(token.id);
   const auto tokenizer = find_tokenizer(data.first_shard());
@@ -38,8 +38,8 @@ int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   return ids.front();
 }
 
-// The token that ends a document: the config's, or that of the tokenizer next to the data; required if shards have no
-// index of documents. `why`: what needs it.
+// Returns the token that ends a document: the config's, or that of the tokenizer in the data's folder; required if
+// shards have no index of documents. `why`: the feature that needs it.
 int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   if (c.eod_token_id >= 0) return c.eod_token_id;
   if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
@@ -50,7 +50,7 @@ int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   return -1;
 }
 
-// The encoder of text parts for fim_level "character"; null for other levels.
+// Returns the encoder of text parts for fim_level "character"; null for other levels.
 std::shared_ptr<PartEncoder> part_encoder(const Config& c, const Dataset& data) {
   if (c.fim_level != FimLevel::character) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(data.first_shard());

@@ -90,8 +90,7 @@ TEST(Validate, TensorParallelSizeMustDivideHeadsAndWidths) {
                {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
   const std::string olmoe = R"({"model_type":"olmoe","vocab_size":96,"hidden_size":32,"num_hidden_layers":1,
     "num_attention_heads":4,"intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"max_position_embeddings":32})";
-  expect_parts(with({"tensor_parallel_size=2", "sequence_parallel=true", cat("model=", olmoe)}),
-               {"tensor_parallel_size: olmoe", "all heads together", "set it to 1"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true", cat("model=", olmoe)}), "");
   for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "schedule_free_adamw", "muon", "normuon"})
     EXPECT_EQ(with({"tensor_parallel_size=2", cat("optimizer=", optimizer), "schedule.lr_decay_style=constant"}), "");
   for (const char* optimizer : {"lamb", "adafactor"})

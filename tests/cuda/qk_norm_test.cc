@@ -8,10 +8,12 @@ class QkNormKernels : public KernelTest {};
 
 TEST_F(QkNormKernels, ForwardMatchesReference) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
 TEST_F(QkNormKernels, BackwardMatchesReference) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
+TEST_F(QkNormKernels, SumsMatchReference) { agrees_with_the_reference(QkNormSums::kName, norm_cases, 10); }
 
 TEST_F(QkNormKernels, AcceptsAnyAlignment) {
   needs_no_alignment(QkNormFwd::kName, norm_cases, 4);
   needs_no_alignment(QkNormBwd::kName, norm_cases, 4);
+  needs_no_alignment(QkNormSums::kName, norm_cases, 4);
 }
 
 struct Case {
@@ -40,6 +42,11 @@ QkNormBwd backward(const Case& c) {
   op.dwq = op.dwk = tensor(DType::f32, {c.dim});
   return op;
 }
+// Sums of dy w x; without dy, of squares.
+QkNormSums sums(const Case& c) {
+  const auto op = shapes<QkNormFwd>(c);
+  return {.sums = op.rstd, .dy = op.x, .x = op.x, .wq = op.wq, .wk = op.wk, .heads = c.heads, .kv_heads = c.kv_heads};
+}
 
 // Groups of 1 to 32 lanes, one or two 16-byte packs per lane, and weights of another dtype than the rows.
 TEST_F(QkNormKernels, VectorLoadsMatchReference) {
@@ -52,6 +59,7 @@ TEST_F(QkNormKernels, VectorLoadsMatchReference) {
     OpCase<QkNormBwd> b{name, backward(c)};
     b.values["rstd"] = uniform(0.5, 1.5);
     examine(b);
+    examine(OpCase<QkNormSums>{name, sums(c)});
   }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
@@ -75,10 +83,14 @@ TEST(QkNormKernelsBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   const Case c{16, 6, 2, 128, DType::bf16, DType::bf16};
   QkNormFwd f = forward(c);
   QkNormBwd b = backward(c);
+  QkNormSums s = sums(c), squares = s;
+  squares.dy = {};
   const auto place = [&](Tensor& t) { t = budget.tensor(t.dtype, t.shape); };
-  for (Tensor* t : {&f.y, &f.rstd, &f.x, &f.wq, &f.wk, &b.dx, &b.dwq, &b.dwk, &b.dy, &b.x, &b.rstd, &b.wq, &b.wk})
+  for (Tensor* t :
+       {&f.y,  &f.rstd, &f.x,    &f.wq, &f.wk, &b.dx, &b.dwq, &b.dwk,        &b.dy,      &b.x,        &b.rstd,
+        &b.wq, &b.wk,   &s.sums, &s.dy, &s.x,  &s.wq, &s.wk,  &squares.sums, &squares.x, &squares.wq, &squares.wk})
     place(*t);
-  EXPECT_EQ(budget.check(f, b), "");
+  EXPECT_EQ(budget.check(f, b, s, squares), "");
 }
 #endif
 }  // namespace

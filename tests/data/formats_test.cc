@@ -151,7 +151,7 @@ TEST_F(FormatsTest, MegatronPrefixFindsItsBinFile) {
 
 TEST_F(FormatsTest, MegatronBinWithoutIndexIsRefused) {
   expect_parts(error_of([&] { TokenFile::open(put("set.bin", raw(counting(10)))); }),
-               {"set.bin", ".idx belongs beside"});
+               {"set.bin", ".idx belongs next to"});
 }
 
 // ---- datatrove, nanotron

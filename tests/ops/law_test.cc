@@ -138,6 +138,50 @@ TEST_P(Laws, QkNormDoesNotChangeV) {  // one query, one key, one value head of s
   expect_near(y.read(), {3 * r, 4 * r, 3 * r, -4 * r, 7, 9});
 }
 
+// Like the test above, but the rank has half of each head and receives the sums over whole heads.
+TEST_P(Laws, QkNormOfPartsIsThatOfWholeHeads) {
+  const auto x = f32({3, 4, 6, 8, 7, 9}), dy = f32({1, 2, 1, -1, 5, 5}), wq = f32({1, 1}), wk = f32({1, -1});
+  auto sums = f32(V(2)), rstd = f32(V(2)), y = f32(V(6)), dx = f32(V(6)), dwq = f32(V(2)), dwk = f32(V(2));
+  const Shape row{1, 6}, of_heads{1, 2};
+  QkNormSums part{
+      .sums = as(sums, of_heads), .dy = {}, .x = as(x, row), .wq = wq.t(), .wk = wk.t(), .heads = 1, .kv_heads = 1};
+  run(part);
+  EXPECT_EQ(sums.read(), (V{25, 100}));
+  part.dy = as(dy, row);
+  run(part);
+  EXPECT_EQ(sums.read(), (V{3 + 8, 6 + 8}));
+  sums.write({100, 400});
+  run(QkNormFwd{.y = as(y, row),
+                .rstd = as(rstd, of_heads),
+                .x = as(x, row),
+                .wq = wq.t(),
+                .wk = wk.t(),
+                .heads = 1,
+                .kv_heads = 1,
+                .eps = 0,
+                .sums = as(sums, of_heads),
+                .parts = 2});
+  expect_near(rstd.read(), {0.2f, 0.1f});
+  expect_near(y.read(), {0.6f, 0.8f, 0.6f, -0.8f, 7, 9});
+  sums.write({25, 200});  // mean(g n) is then 0.2 25 / 4, and 0.1 200 / 4
+  run(QkNormBwd{.dx = as(dx, row),
+                .dwq = dwq.t(),
+                .dwk = dwk.t(),
+                .dy = as(dy, row),
+                .x = as(x, row),
+                .rstd = as(rstd, of_heads),
+                .wq = wq.t(),
+                .wk = wk.t(),
+                .heads = 1,
+                .kv_heads = 1,
+                .sums = as(sums, of_heads),
+                .parts = 2});
+  expect_near(dx.read(), {0.2f * (1 - 0.6f * 1.25f), 0.2f * (2 - 0.8f * 1.25f), 0.1f * (1 - 0.6f * 5),
+                          0.1f * (1 - 0.8f * 5), 5, 5});
+  expect_near(dwq.read(), {0.6f, 1.6f});
+  expect_near(dwk.read(), {0.6f, -0.8f});
+}
+
 // Zero queries weight all visible keys equally: y is the mean of the visible values, lse the log of their number.
 TEST_P(Laws, AttentionOfEqualScoresIsTheMean) {
   const auto q = f32(V(8)), k = f32({1, 2, 3, 4}), v = f32({1, 3, 8, 100});

@@ -159,6 +159,46 @@ void qk_norm(Examiner& examine, DType dt, DType wt, const Heads& h) {
   examine(bwd);
 }
 
+// Heads of which each of three ranks has a part.
+void qk_norm_of_parts(Examiner& examine, DType dt, DType wt, const Heads& h) {
+  constexpr int64_t kParts = 3;
+  const std::string name = cat("parts: ", h.rows, " rows ", h.heads, "/", h.kv_heads, "x", h.dim, " ", dt, " w ", wt);
+  const Tensor x = tensor(dt, {h.rows, (h.heads + 2 * h.kv_heads) * h.dim}), w = tensor(wt, {h.dim});
+  const Tensor sums = tensor(DType::f32, {h.rows, h.heads + h.kv_heads}), dw = tensor(DType::f32, {h.dim});
+  QkNormSums part{.sums = sums, .dy = {}, .x = x, .wq = w, .wk = w, .heads = h.heads, .kv_heads = h.kv_heads};
+  examine(OpCase<QkNormSums>{name, part});
+  part.dy = x;
+  examine(OpCase<QkNormSums>{name + " gradient", part});
+  OpCase<QkNormFwd> fwd{name,
+                        {.y = x,
+                         .rstd = sums,
+                         .x = x,
+                         .wq = w,
+                         .wk = w,
+                         .heads = h.heads,
+                         .kv_heads = h.kv_heads,
+                         .eps = 1e-6f,
+                         .sums = sums,
+                         .parts = kParts}};
+  fwd.values["sums"] = uniform(double(h.dim), double(5 * h.dim));
+  examine(fwd);
+  OpCase<QkNormBwd> bwd{name,
+                        {.dx = x,
+                         .dwq = dw,
+                         .dwk = dw,
+                         .dy = x,
+                         .x = x,
+                         .rstd = sums,
+                         .wq = w,
+                         .wk = w,
+                         .heads = h.heads,
+                         .kv_heads = h.kv_heads,
+                         .sums = sums,
+                         .parts = kParts}};
+  bwd.values["rstd"] = uniform(0.5, 1.5);
+  examine(bwd);
+}
+
 }  // namespace
 
 void norm_cases(Examiner& examine) {
@@ -185,6 +225,9 @@ void norm_cases(Examiner& examine) {
     for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{3, 4, 2, 8}, Heads{17, 6, 3, 16}, Heads{65, 4, 1, 64}})
       qk_norm(examine, dt, dt, h);
     qk_norm(examine, dt, DType::f32, {17, 2, 2, 33});
+    for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{17, 1, 1, 96}, Heads{70, 3, 2, 33}})
+      qk_norm_of_parts(examine, dt, dt, h);
+    qk_norm_of_parts(examine, dt, DType::f32, {5, 1, 1, 128});
   }
 }
 

@@ -171,27 +171,27 @@ TEST(StepProfile, AttributesCollectivesToTheirUnits) {
     while (profile.steps() < 2) {
       for (const std::string& what : {block, weight, std::string("?")}) {
         const CollectiveSubject subject(what);
-        watch.observer->begins("all_reduce", "tensor");
+        watch.observer->begins("all_reduce", "tp");
         watch.observer->ends();
       }
       s.step();
       profile.end_step();
-      watch.observer->begins("all_reduce", "tensor");  // between steps
+      watch.observer->begins("all_reduce", "tp");  // between steps
       watch.observer->ends();
       profile.skip();
     }
     const auto rows = profile.collectives();
     ASSERT_EQ(rows.size(), 3U);
-    const CollectiveRow& of_block = rows.at({block, "tensor", "all_reduce"});
+    const CollectiveRow& of_block = rows.at({block, "tp", "all_reduce"});
     EXPECT_EQ(of_block.calls, 4);
     EXPECT_NEAR(of_block.exposed, 4e-6, 1e-15);
     EXPECT_NEAR(of_block.seconds, 4e-6, 1e-15);
-    EXPECT_EQ(rows.at({"", "tensor", "all_reduce"}).calls, 2);
+    EXPECT_EQ(rows.at({"", "tp", "all_reduce"}).calls, 2);
     EXPECT_EQ(rows.at({"", "", ""}).calls, 2) << "the profiler's own, without a label";
     EXPECT_NE(profile.table(0.5).find(block), std::string::npos);
     const auto beside = profile.communication();  // per step; the entry of the whole step is last
     ASSERT_EQ(beside.size(), 3U);
-    EXPECT_EQ(beside[0].of, (LayerGroup{block, "tensor"}));
+    EXPECT_EQ(beside[0].of, (LayerGroup{block, "tp"}));
     EXPECT_EQ(beside[0].calls, 2);
     EXPECT_NEAR(beside[0].exposed, 2e-6, 1e-15);
     for (const CommunicationRow& row : beside) EXPECT_TRUE(std::isnan(row.modelled)) << "one rank sends nothing";

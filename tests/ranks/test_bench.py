@@ -39,19 +39,19 @@ class BenchStepTest(RanksTest):
         rows = self.report(2, "--set", "tensor_parallel_size=2")
         for block in BLOCKS:
             # Each of four micro-batches all-reduces two GEMMs forward and two backward.
-            self.assertEqual(rows[block, "tensor"]["calls"], 4 * 4)
+            self.assertEqual(rows[block, "tp"]["calls"], 4 * 4)
             sent = MODEL["seq_length"] * MODEL["hidden"] * 4
-            self.assertAlmostEqual(rows[block, "tensor"]["modelled_exposed_ms"], 16e3 * (START + sent / RATE), places=6)
-        self.assertFalse([group for _, group in rows if group not in ("tensor", "world")], rows)
+            self.assertAlmostEqual(rows[block, "tp"]["modelled_exposed_ms"], 16e3 * (START + sent / RATE), places=6)
+        self.assertFalse([group for _, group in rows if group not in ("tp", "world")], rows)
 
     def test_sharded_weight_collectives_match_the_model(self):
         rows = self.report(2, "--set", "zero_stage=3")
         for block in BLOCKS:
-            row = rows[block, "shards"]
+            row = rows[block, "dp_shard"]
             self.assertEqual(row["calls"], 2 * 3)  # each of two micro-batches: two all-gathers and a reduce-scatter
             modelled = 6e3 * (START + MODEL["weights"] * 4 / 2 / RATE)
             self.assertAlmostEqual(row["modelled_exposed_ms"] / modelled, 1, delta=0.02)  # each weight on a cache line
-        self.assertFalse([group for _, group in rows if group in ("tensor", "context")], rows)
+        self.assertFalse([group for _, group in rows if group in ("tp", "cp")], rows)
 
     def test_bench_and_profile_print_the_same_table(self):
         table = r"collectives of +group +calls +exposed ms +modelled ms +ms\n"

@@ -418,9 +418,9 @@ class ToolsTest(RanksTest):
         for block in ("transformer.h.0", "transformer.h.1"):
             # Each of four micro-batches all-reduces two GEMMs forward and two backward, and gathers keys and values
             # forward and backward; their gradients are reduce-scattered.
-            self.assertEqual(found[block, "tensor", "all_reduce"]["calls"], 4 * 4)
-            self.assertEqual(found[block, "context", "all_gather"]["calls"], 2 * 4)
-            self.assertEqual(found[block, "context", "reduce_scatter"]["calls"], 4)
+            self.assertEqual(found[block, "tp", "all_reduce"]["calls"], 4 * 4)
+            self.assertEqual(found[block, "cp", "all_gather"]["calls"], 2 * 4)
+            self.assertEqual(found[block, "cp", "reduce_scatter"]["calls"], 4)
             self.assertIn(block, done.out)
         for record in found.values():
             self.assertGreater(record["exposed_ms"], 0)

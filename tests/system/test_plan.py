@@ -288,11 +288,11 @@ class PlanTest(SystemTest):
         best = f"copies {copies}, shards {shards}, context {context}, tensor {tensor}"
         best += " with sequence_parallel" if sequence == "yes" else ""
         self.assertIn(f"best: {best}: a step computes for", rest)
-        self.assertRegex(rest, r"(?m)^next: copies .*: .*[+-][\d.]+")
+        self.assertRegex(rest, r"(?m)^next: dp_replicate .*: .*[+-][\d.]+")
         small = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--set", "global_batch_size=2",
                                  code=USAGE).out  # as configured; the others are listed
-        self.assertRegex(small, r"not possible: copies .* and \d+ more: global_batch_size: 2 sequences do not divide")
-        self.assertRegex(small, r"not possible: .*tensor 8 and 1 more: tensor_parallel_size: num_attention_heads 12")
+        self.assertRegex(small, r"not possible: dp_replicate .* and \d+ more: global_batch_size: 2 sequences do not divide")
+        self.assertRegex(small, r"not possible: .*tp 8 and 1 more: tensor_parallel_size: num_attention_heads 12")
 
     def test_plan_attributes_tensor_parallel_sums_to_their_group(self):
         """On four ranks qwen2.5-1.5b replicates its two key heads, and each rank has parts of the gradients of norms: both are
@@ -318,8 +318,8 @@ class PlanTest(SystemTest):
         plan = lambda *more, code=DONE: self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--ranks",
                                                          8, *flags, *more, code=code).out
         found = plan(code=USAGE)  # not as configured
-        self.assertIn("best: copies 1, shards 4, context 1, tensor 2 with sequence_parallel: ", found)
-        self.assertIn("not possible: copies 1, shards 4, context 1, tensor 2: memory: ", found)
+        self.assertIn("best: dp_replicate 1, dp_shard 4, cp 1, tp 2 with sequence_parallel: ", found)
+        self.assertIn("not possible: dp_replicate 1, dp_shard 4, cp 1, tp 2: memory: ", found)
         own = plan("--set", "tensor_parallel_size=2", "--set", "sequence_parallel=true")
         self.assertEqual(self.ways_of(own), self.ways_of(found))
 
@@ -368,7 +368,7 @@ class PlanTest(SystemTest):
         across = self.run_program("plan", path, "--gpu", "h200", "--ranks", 16, "--nodes", 8, "--set",
                                   "tensor_parallel_size=4").out
         self.assertIn((1, 4, 1, 4, "no"), self.ways_of(across), "beyond a node")
-        self.assertIn("as configured: copies 1, shards 4, context 1, tensor 4: ", across)
+        self.assertIn("as configured: dp_replicate 1, dp_shard 4, cp 1, tp 4: ", across)
         long = self.run_program("plan", path, "--gpu", "h200", "--ranks", 128, "--set", "context_parallel_size=128").out
         self.assertIn((1, 1, 128, 1, "-"), self.ways_of(long), "more than are tried")
         refused = self.run_program("plan", path, "--gpu", "h200", "--ranks", 16, "--set", "data_parallel_shard_size=8",

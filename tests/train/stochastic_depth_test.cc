@@ -13,6 +13,7 @@ namespace athanor {
 namespace {
 
 using G = Recompute::Granularity;
+using ranks::Curve;
 using ranks::Setting;
 
 TEST(StochasticDepth, MatchesOneRank) {

@@ -14,17 +14,17 @@ namespace {
 
 TEST(Traffic, OverlapIsSplitProportionally) {
   Traffic t;
-  t.add({"a", "shards"}, 100, 1, 3, 1);  // of 3 s, one is exposed
-  t.add({"b", "shards"}, 50, 1, 1, 0);
+  t.add({"a", "dp_shard"}, 100, 1, 3, 1);  // of 3 s, one is exposed
+  t.add({"b", "dp_shard"}, 50, 1, 1, 0);
   std::map<LayerGroup, double> all;
   t.add_exposed(all, 1);
-  EXPECT_DOUBLE_EQ(all.at({"a", "shards"}), 1 + 2 * 2.0 / 3);
-  EXPECT_DOUBLE_EQ(all.at({"b", "shards"}), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"a", "dp_shard"}), 1 + 2 * 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"b", "dp_shard"}), 2.0 / 3);
   EXPECT_DOUBLE_EQ(t.exposed(1), 3);
   EXPECT_EQ(t.bytes, 350);
   t.add_exposed(all, 100);
-  EXPECT_DOUBLE_EQ(all.at({"a", "shards"}), 2 + 2 * 2.0 / 3);
-  EXPECT_DOUBLE_EQ(all.at({"b", "shards"}), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"a", "dp_shard"}), 2 + 2 * 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"b", "dp_shard"}), 2.0 / 3);
 }
 
 // Records what the collectives of this thread were for.
@@ -90,8 +90,8 @@ TEST(Traffic, IsAttributedToTheSendingLayers) {
     observe_a_step<Purposes>(s, [&](Engine& engine, ProcessMesh& mesh, const Purposes& purposes) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       double by_group = 0;
-      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor", "workers", "experts",
-                                "expert_copies", "expert_shards"})
+      for (const char* group :
+           {"dp_shard", "dp_replicate", "dp", "cp", "tp", "workers", "ep", "expert_dp_replicate", "expert_dp_shard"})
         by_group += traffic.bytes_of(group);
       EXPECT_NEAR(by_group / traffic.bytes(), 1, 1e-12) << s.name();
       const auto micros = double(engine.micro_batches());
@@ -152,7 +152,7 @@ TEST(Traffic, NamesTheGroupOfMatrices) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       ASSERT_EQ(groups.seen.size(), 1U);
       const LayerGroup& group = *groups.seen.begin();
-      EXPECT_EQ(group.group, tensor == 1 ? "data_parallel" : "world");
+      EXPECT_EQ(group.group, tensor == 1 ? "dp" : "world");
       EXPECT_EQ(traffic.matrices.parts.size(), 1U);
       EXPECT_TRUE(traffic.matrices.parts.contains(group));
       EXPECT_TRUE(traffic.ends.parts.contains(group)) << "of NorMuon's numbers";
@@ -183,7 +183,7 @@ TEST(Traffic, IsEstimatedInProfilesWithoutCollectiveTimes) {
     const std::vector<CommunicationRow> rows = profile.communication();
     ASSERT_EQ(rows.size(), units.size());
     for (size_t u = 0; u < units.size(); ++u) {
-      EXPECT_EQ(rows[u].of, (LayerGroup{units[u]->name, "shards"}));
+      EXPECT_EQ(rows[u].of, (LayerGroup{units[u]->name, "dp_shard"}));
       EXPECT_TRUE(std::isnan(rows[u].calls) && std::isnan(rows[u].exposed) && std::isnan(rows[u].seconds));
       EXPECT_EQ(rows[u].modelled, expected.at(rows[u].of));
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the modelled limits of the models of compare.py on a described GPU, from `athanor plan --gpu`, as Markdown.
 
-usage: limits.py [--gpu h200] [--athanor PROGRAM]       docs/speed.md holds its output
+usage: limits.py [--gpu h200] [--athanor PROGRAM]       docs/speed.md describes the model
        limits.py --precisions bf16,fp8_tensorwise,...   of 8 and 4 bits, with memory; docs/precision.md holds its output.
                                                         fp8_tensorwise:fp8.lm_head=true sets options, too
 """

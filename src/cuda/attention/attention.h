@@ -12,7 +12,7 @@ void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
 void run_without_wgmma(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run_without_wgmma(const AttentionBwd& op, void* scratch, cudaStream_t stream);
 // Whether the wgmma kernels compute the op on the current GPU. Only they fuse RoPE's backward (AttentionBwd::cos_sin);
-// after other kernels it is a separate launch.
+// other kernels need a separate launch for it.
 bool warpgroups_take(const AttentionBwd& op);
 void run(const MergeAttention& op, void* scratch, cudaStream_t stream);
 void run(const AttentionSinks& op, void* scratch, cudaStream_t stream);

@@ -2,9 +2,10 @@
 //   p = exp(scale q k^T - lse),  ds = p (dy v^T - rowsum(dy y)),
 //   dv = p^T dy,  dk = scale ds^T q,  dq = scale ds k;  p and ds are rounded to the inputs' type before these GEMMs.
 // Deterministic without atomics: one kernel takes tiles of keys and iterates over the queries that see them, head by
-// head of the group; another takes tiles of queries and iterates over their keys. So scores are computed twice: seven
-// GEMMs, not five. Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side go
-// through two stages of shared memory. Compute bound. Not timed on a GPU yet.
+// head of the group; another takes tiles of queries and iterates over their keys. Scores are therefore computed twice:
+// seven GEMMs, not five.
+// Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side pass through two
+// stages of shared memory. Compute bound. Not timed on a GPU yet.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/plain.h"
 #include "cuda/attention/tiles.h"
@@ -16,7 +17,7 @@ namespace athanor::cuda {
 namespace attention {
 namespace {
 
-// Sizes fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
+// Sizes chosen to fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
 template <int Dim, int Warps, int RowTiles, int Others>
 struct Tiles {
   static constexpr int D = Dim, kWarps = Warps, R = RowTiles, N = Others;  // N: rows per tile of the other side
@@ -27,7 +28,7 @@ struct KeyTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 64 ? 2 : 1, D <= 128 ? 32 : 16
 template <int D>
 struct QueryTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 96 ? 2 : 1, D <= 128 ? 32 : 16> {};
 
-// A stage: tiles of the other side's two tensors, and the statistics if the other side are queries.
+// A pipeline stage: tiles of the other side's two tensors, and the statistics if the other side is the queries.
 template <class T, class Tile>
 struct Stage {
   T a[Tile::N * kPitch<Tile::D>], b[Tile::N * kPitch<Tile::D>];

@@ -30,7 +30,7 @@ enum Id : int64_t {
 };
 
 constexpr float kMinusInfinityValue = -std::numeric_limits<float>::infinity();
-// Mask value for windows and documents, as in cudnn-frontend. Their rows may begin with blocks of hidden keys, where a
+// Mask value for windows and documents, as in cudnn-frontend. A row may begin with blocks of hidden keys only, where a
 // row maximum of -inf would give -inf - -inf.
 constexpr float kHiddenValue = -0x1p30F;
 constexpr size_t kAlign = 256;
@@ -38,7 +38,7 @@ constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, the acce
 
 cudnnDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF; }
 
-// Why the op is not supported, as far as that is known without asking the library; empty: it may be supported.
+// Reason why the op is not supported, as far as it is known without a call of the library; empty: it may be supported.
 template <class Op>
 std::string why_not(const Op& op, const CudnnAttention::Options& options) {
   const int64_t tokens = options.tokens;
@@ -162,9 +162,9 @@ AttentionPlan::Node AttentionPlan::hide(const Node& scores, cudnnPointwiseMode_t
 }
 
 // Masks the scores of keys after their query, outside its window or in another document. Forward engines recognize "key
-// + window > query" and skip the blocks of keys before the window; written differently, they do not. Documents are
-// compared by queries forward, where engines then load four times less, and by keys backward, since only the engines of
-// compute capability 9.0 accept the other form.
+// + window > query" and skip the blocks of keys before the window; if it is written differently, they do not. Forward
+// compares documents per query, because engines then load four times less. Backward compares them per key, because only
+// the engines of compute capability 9.0 accept the per-query form.
 AttentionPlan::Node AttentionPlan::masked(const Node& scores) {
   const auto index = [&](int64_t axis) {
     return graph_.pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .axis = axis, .precision = CUDNN_DATA_INT32}, scores,
@@ -229,7 +229,7 @@ void AttentionPlan::backward() {
                        graph_.temporary({b, h, t, d}, {h * t * d, t * d, h * d, 1}, CUDNN_DATA_FLOAT));
   const Node sums =
       graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, products, graph_.temporary(column, column_strides, CUDNN_DATA_FLOAT));
-  const Node one = graph_.scalar(kOne);  // multiplied by 1, since the engines require the sums in memory
+  const Node one = graph_.scalar(kOne);  // multiplication by 1, since the engines require the sums in memory
   const Node row_sums = graph_.pointwise({.mode = CUDNN_POINTWISE_MUL, .b = &one}, sums,
                                          graph_.memory(kRowSums, column, column_strides, CUDNN_DATA_FLOAT));
   const Node scale = graph_.scalar(kScale);
@@ -258,7 +258,7 @@ size_t AttentionPlan::scratch() const {
   return bounds_offset() + static_cast<size_t>(p_.batch * p_.tokens) * sizeof(int32_t);
 }
 
-// tensors: the bindings that every mask needs; those of windows and documents are added.
+// tensors: the bindings that every mask needs; launch() adds those of windows and documents.
 void AttentionPlan::launch(std::vector<CudnnGraph::Binding> tensors, const Tensor& spans, void* scratch,
                            cudaStream_t stream) const {
   const auto window = static_cast<int32_t>(p_.window);

@@ -1,8 +1,8 @@
 // Causal attention through cuDNN's graph interface, for sequences of equal length without gaps, optionally divided into
 // documents, and with windows; other cases use the kernels of attention.h. lse has the format of ops/attention.h, so
 // forward and backward may be computed by different kernels. Deterministic: backward needs a workspace of two bytes per
-// score instead of atomics. Plans are built on first use, in most of a second, or restored (plan_files.h); launches
-// allocate nothing and may be captured. For one thread and stream.
+// score instead of atomics. Plans are built on first use, which takes most of a second, or restored (plan_files.h).
+// Launches allocate nothing and may be captured. An instance serves one thread and one stream.
 //
 // Documents are masked by a comparison within the graph, with the begin or end of each token's document
 // (document_bounds.h), which is computed from the table of spans at each launch. Scores of other documents are computed
@@ -82,16 +82,16 @@ class AttentionPlan {
 class CudnnAttention {
  public:
   struct Options {
-    // The caller promises that if the span table has one row per `tokens` queries, and there are as many keys as
-    // queries, the spans are whole sequences of that length; the table is in device memory and not read.
+    // The caller promises: if the span table has one row per `tokens` queries, and there are as many keys as queries,
+    // the spans are whole sequences of that length. The table is in device memory and is not read.
     int64_t tokens = 0;
-    // The caller promises that otherwise, if there are as many keys as queries, each span is a document in one of the
-    // sequences: its queries are its keys. False: tables with other numbers of rows are not supported.
+    // True: the caller promises that for other span tables, if there are as many keys as queries, each span is a
+    // document within one of the sequences, and its queries are its keys. False: such tables are not supported.
     bool documents = false;
     size_t most_scratch = SIZE_MAX;  // problems whose plan needs more are not supported
     PlanFiles files = {};
-    // While a forward plan is built, another thread builds the matching backward plan; it calls this first, to select
-    // the GPU. Empty: no such thread.
+    // While a forward plan is built, another thread builds the matching backward plan; that thread calls this first, to
+    // select the GPU. Empty: no such thread.
     std::function<void()> enter_thread = {};
   };
   CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, Options options);
@@ -104,14 +104,14 @@ class CudnnAttention {
   AttentionProblem problem_of(const Op& op) const {
     return cuda::problem_of(op, options_.tokens);
   }
-  // Whether run() supports the op; if not, `why` gets the reason.
+  // Whether run() supports the op; if not, `why` receives the reason.
   template <class Op>
   bool supports(const Op& op, std::string* why = nullptr);
-  // Scratch memory that a plan needs if only most_scratch prevents it; else 0.
+  // Scratch memory that the op's plan needs, if only most_scratch prevents its use; else 0.
   template <class Op>
   size_t wanted_scratch(const Op& op);
   size_t most_scratch() const { return options_.most_scratch; }
-  // Returns the previous limit.
+  // Sets most_scratch and returns the previous limit.
   size_t allow_scratch(size_t most) { return std::exchange(options_.most_scratch, most); }
   template <class Op>
   size_t scratch(const Op& op) {

@@ -163,7 +163,7 @@ std::vector<cudnnBackendDescriptor_t> CudnnGraph::engine_configurations(std::str
   return configurations;
 }
 
-// The engine number, for reports; -1, not an error, if the library does not tell.
+// The engine number, for reports; -1, not an error, if the library does not report it.
 int64_t CudnnGraph::engine_of(cudnnBackendDescriptor_t configuration) const {
   cudnnBackendDescriptor_t engine = nullptr;
   int64_t number = -1, one = 0;

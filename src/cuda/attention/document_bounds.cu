@@ -1,6 +1,6 @@
-// Begin or end of each token's document, from the table of spans. Layout: a block has kRows tokens; its warps go
-// through the table and write the bounds of those tokens that are in a span. Latency bound: the table and a block's
-// result are some KiB each. Not timed on a GPU yet.
+// Begin or end of each token's document, from the table of spans. Layout: a block has kRows tokens; its warps scan the
+// table and write the bounds of those tokens that are in a span. Latency bound: the table and a block's result are some
+// KiB each. Not timed on a GPU yet.
 #include "cuda/attention/document_bounds.h"
 
 #include "cuda/host_tools.h"
@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kThreads) document_bounds(Table t) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int s = static_cast<int>(threadIdx.x / 32); s < t.spans; s += kThreads / 32) {
     const int first = t.words[s * kSpanWords], size = t.words[s * kSpanWords + 1];
-    for (int row = max(begin, first) + lane; row < min(end, first + size); row += 32) t.bounds[row] = bound(first, size);
+    for (int row = max(begin, first) + lane; row < min(end, first + size); row += 32)
+      t.bounds[row] = bound(first, size);
   }
 }
 }  // namespace

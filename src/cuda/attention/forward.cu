@@ -13,7 +13,7 @@ namespace athanor::cuda {
 namespace attention {
 namespace {
 
-// Rows and keys per block; fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
+// Rows and keys per block, chosen to fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
 template <int D>
 struct Tiles {
   static constexpr int kWarps = 4, R = D <= 128 ? 2 : 1, N = D <= 128 ? 64 : 32;
@@ -109,8 +109,7 @@ void attend(const AttentionFwd& op, bool wgmma, cudaStream_t stream) {
   uint32_t* amax = zeroed(op.amax, stream);
   if (op.q.rows() == 0) return;
   by_type(op.q.dtype, [&]<class T>() {
-    const Forward<T> a{inputs_of<T>(op), data<T>(op.y), data<float>(op.lse), data<float>(op.top),
-                                  amax};
+    const Forward<T> a{inputs_of<T>(op), data<T>(op.y), data<float>(op.lse), data<float>(op.top), amax};
     if constexpr (sizeof(T) == 2) {
       if (wgmma && warpgroups_take(a)) return attend_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attend_on_tensor_cores(a, stream);

@@ -74,7 +74,7 @@ __device__ __forceinline__ void gather(Square& sums, const float* weights, const
   }
 }
 
-// Shares this thread's weights with the threads of the same rows, all in its warp. Call __syncwarp before and after.
+// Shares this thread's weights with the threads of the same rows, all in its warp. Call __syncwarp before and after it.
 __device__ __forceinline__ void share(float* weights, const Square& w, Place at) {
 #pragma unroll
   for (int j = 0; j < kPart; ++j) {
@@ -261,7 +261,8 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
         dots(s, x.own, x.other, in.dim, in.vectors);
         if constexpr (G != Gradient::kValues) dots(dp, x.own_dp, x.other_dp, in.dim, in.vectors);
         weigh<kOwn, G != Gradient::kValues>(s, dp, seen, row, x.other.first,
-                                            a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale, in.softcap);
+                                            a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale,
+                                            in.softcap);
       }
       __syncwarp();  // reads of the previous tile's weights are done
       share(weights, s, at);

@@ -1,6 +1,6 @@
-// Shared by all attention kernels: arguments, and which rows of the other side (keys for a query, queries for a key) a
-// row sees. Kernels of sparse patterns are instances of their own, so that the others pay nothing for them. Each block
-// reads the span table from device memory, so a captured graph can be replayed with other spans.
+// Shared by all attention kernels: arguments, and the visible rows of the other side (keys for a query, queries for a
+// key) of each row. Kernels for sparse patterns are separate template instances, so that they cost the others nothing.
+// Each block reads the span table from device memory, so a captured graph can be replayed with other spans.
 #pragma once
 #include <climits>
 #include <type_traits>
@@ -65,7 +65,7 @@ bool rows_are_aligned(const Op& op) {
 
 template <class T, class Op>
 Inputs<T> inputs_of(const Op& op) {
-  constexpr int64_t kRows = 1 << 30;  // so that 2 * row, the index of its statistics, fits in an int
+  constexpr int64_t kRows = 1 << 30;  // limit so that 2 * row, the index of a row's statistics, fits in an int
   const AttentionShape& s = op.shape;
   CHECK(op.q.rows() < kRows && op.k.rows() < kRows && op.spans.rows() < kRows, Op::kName, ": ", op.q.rows(),
         " queries, ", op.k.rows(), " keys, ", op.spans.rows(), " spans; the limit is ", kRows);
@@ -81,7 +81,7 @@ Inputs<T> inputs_of(const Op& op) {
            static_cast<int>(op.q.rows()),
            static_cast<int>(op.k.rows()),
            std::min<int64_t>(s.window, int64_t{1} << 40),
-           // A group longer than all rows is as good as any longer one.
+           // All groups longer than the number of rows are equivalent.
            {std::min(s.sparse.group, kRows), std::min(s.sparse.summary, kRows - 1)}},
           static_cast<int>(s.heads),
           static_cast<int>(s.heads / s.kv_heads),
@@ -105,15 +105,15 @@ __device__ __forceinline__ void raise_top(float* top, float score) {
   }
 }
 
-// ---- visibility: a query sees an interval of key rows, of a sparse pattern a part of it; a key is seen by an interval
-// of query rows in any case
+// ---- visibility: a query sees an interval of key rows, with a sparse pattern a subset of it; a key is always seen by
+// an interval of query rows
 
 enum class Side { kQueries, kKeys };
 struct Seen {
   int first, last;  // rows [first, last) of the other side; empty is {0, 0}
 };
-// The keys that a query sees in a sparse pattern: of rows [first, last) those from `own` on, where its group begins,
-// and the last `summary` of each earlier `group` rows.
+// The keys that a query sees in a sparse pattern: within rows [first, last) those from `own` on, where its group
+// begins, and the last `summary` of each earlier `group` rows.
 struct SparseSeen {
   int first, last, own, group, summary, unused;
 };

@@ -18,15 +18,15 @@ namespace {
 constexpr double kLeastGain = 0.01;  // required advantage of a candidate over those before it
 constexpr size_t kAlign = 256;
 
-// Unique per problem.
+// Text that identifies a problem.
 std::string text_of(const AttentionProblem& p) {
   std::string name = cat(p, ", rows ", p.stride_q, " ", p.stride_k, " ", p.stride_v);
   if (p.backward) name += cat(" ", p.stride_dq, " ", p.stride_dk, " ", p.stride_dv);
   return name;
 }
 
-// An op with memory of its own, to be timed: random numbers, and whole sequences or documents_to_measure(); backward
-// also has the results of forward.
+// An op with its own memory for timing: random numbers, and whole sequences or documents_to_measure(); backward also
+// has the results of forward.
 template <class Op>
 class AttentionTimer {
  public:
@@ -186,7 +186,7 @@ size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
 
 size_t AttentionRunner::allow_scratch(size_t bytes) { return cudnn_ ? cudnn_->allow_scratch(bytes) : bytes; }
 
-// Whether cuDNN's or the program's own kernels compute the op, and why.
+// Whether cuDNN's or the program's own kernels compute the op, and the reason.
 template <class Op>
 std::string AttentionRunner::whose(const Op& op) const {
   std::string why = own_.why;

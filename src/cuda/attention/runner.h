@@ -15,13 +15,13 @@ namespace athanor::cuda {
 
 class AttentionRunner {
  public:
-  // Used if there is no cuDNN.
+  // The program's own kernels alone, without cuDNN.
   struct Own {
-    std::string why = "";  // why there is no cuDNN
+    std::string why = "";  // reason why cuDNN is not used
   };
   AttentionRunner() = default;
   explicit AttentionRunner(Own own) : own_(std::move(own)) {}
-  // autotuned: use the program's own kernels also where search() finds them faster.
+  // autotuned: also use the program's own kernels where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool autotuned);
 
   // Maximum over all candidates, so that the memory plan stays valid after a search.
@@ -32,12 +32,12 @@ class AttentionRunner {
   // Whether kernels that fuse RoPE's backward (AttentionBwd::cos_sin) may compute the op. cuDNN's do not fuse it.
   bool fuses(const AttentionBwd& op) const;
 
-  // Times all candidates, on random numbers, for every distinct problem without a choice. Allocates memory for one
-  // problem at a time.
+  // Times all candidates, on random numbers, for every distinct problem that has no choice yet. Allocates memory for
+  // one problem at a time.
   struct SearchReport {
-    int problems = 0, timed = 0;  // distinct problems; those timed
+    int problems = 0, timed = 0;  // number of distinct problems, and of those timed
     int own = 0;                  // timed problems for which the program's own kernels were chosen
-    // sums over all launches of the timed problems: with the first candidate, with the chosen one
+    // time summed over all launches of the timed problems: with the first candidate, and with the chosen one
     double first_microseconds = 0, best_microseconds = 0;
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
@@ -54,7 +54,7 @@ class AttentionRunner {
  private:
   template <class Op>
   std::string name_of(const Op& op) const;
-  // Kernels that can compute the op, the preferred one of equally fast ones first.
+  // Kernels that can compute the op, in order of preference among equally fast ones.
   template <class Op>
   std::vector<AttentionKernels> candidates(const Op& op) const;
   template <class Op>

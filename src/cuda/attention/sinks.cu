@@ -106,8 +106,8 @@ void run(const AttentionSinksBwd& op, void*, cudaStream_t stream) {
                                        .rows = op.y.rows(),
                                        .heads = static_cast<int>(heads),
                                        .dim = static_cast<int>(op.y.cols() / heads)};
-        CUDA_CHECK(launch(differentiate_sinks<T, S, G>, {dim3(grid_size(heads)), dim3(kBackwardWarps * 32), 0, stream},
-                          a));
+        CUDA_CHECK(
+            launch(differentiate_sinks<T, S, G>, {dim3(grid_size(heads)), dim3(kBackwardWarps * 32), 0, stream}, a));
       });
     });
   });

@@ -47,15 +47,16 @@ __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const flo
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
 }
 
-// Raises `amax` to the maximum, as float bits, of y = o times factor in the warp's rows, before y is rounded. Rows that
-// do not exist see no key: they give 0, or NaN if inputs are not finite, as do then all rows of their tile.
+// Raises `amax` to the maximum, as float bits, of y = o times factor in the warp's rows, before y is rounded. Rows past
+// the end of the tensor see no key: they contribute 0, or NaN if inputs are not finite, but then all rows of their tile
+// do.
 template <int R, int D>
 __device__ __forceinline__ void add_amax(uint32_t& amax, const Accumulators<R, D>& o, const float (&factor)[R][2]) {
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      uint32_t of_row = 0;  // before multiplying by the row's factor, which keeps the order
+      uint32_t of_row = 0;  // maximum before multiplication by the row's factor, which keeps the order
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
 #pragma unroll

@@ -41,7 +41,8 @@ __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
   }
 }
 
-// Sets elements of masked pairs to `value`. seen: what the warp's rows see; first: the other side's row in column 0.
+// Sets elements of masked pairs to `value`. seen: visible rows of each of the warp's rows; first: the other side's row
+// in column 0.
 template <int R, int N, class Row>
 __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Row* seen, int first, float value) {
 #pragma unroll
@@ -65,7 +66,7 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Row* seen, int
   }
 }
 
-// Sets elements of masked pairs to 0. all: no pair is masked, so nothing is done.
+// Sets elements of masked pairs to 0, unless `all` says that no pair is masked.
 template <int R, int N, class Row>
 __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Row* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);

@@ -190,8 +190,8 @@ __device__ __forceinline__ void produce_keys(R& smem, Shared<R>& shared, const Q
   }
 }
 
-// weigh_queries() computes p, differentiate_queries() ds, for the thread's queries and keys. stats: those of its first
-// query; scale: times log2(e).
+// For the thread's queries and keys, weigh_queries() computes p and differentiate_queries() computes ds. stats: those
+// of its first query; scale: times log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_queries(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
   const float lse[2] = {stats[0].lse, stats[8].lse};

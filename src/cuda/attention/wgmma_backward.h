@@ -35,7 +35,8 @@ struct Own {
   }
 };
 
-// weigh_keys() computes p, differentiate_keys() ds, for the thread's keys and queries. scale: times log2(e).
+// For the thread's keys and queries, weigh_keys() computes p and differentiate_keys() computes ds. scale: times
+// log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
 #pragma unroll
@@ -65,7 +66,7 @@ __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& a
                                           int rows) {
   constexpr int kApart = D / 16;
   uint32_t thread = threadIdx.x;
-  ptx::pin(thread);  // else values computed from it occupy registers during all tiles, and these do not suffice
+  ptx::pin(thread);  // otherwise values computed from it would occupy registers during all tiles, and too few are free
   const int own = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

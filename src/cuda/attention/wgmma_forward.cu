@@ -52,9 +52,8 @@ __device__ __forceinline__ void produce(Smem<T, D>& smem, Shared& shared, const 
       copy_tile<kRows, D>(smem.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
     });
     const auto push = [&](const CUtensorMap& map, int row, int next) {
-      ring.fill(turn, next, [&](int slot) {
-        copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, row);
-      });
+      ring.fill(turn, next,
+                [&](int slot) { copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, row); });
     };
     int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
     push(maps.k, start, next);
@@ -97,7 +96,7 @@ struct Consumer {
     place = shared.heads.wait(heads), queries = rows(place);
     begin_scores();
   }
-  // Turns the scores in s into weights. shrink: factor for o.
+  // Converts the scores in s to weights. shrink: factor for o.
   __device__ __forceinline__ void weigh(int start, float (&shrink)[1][2]) {
     const Seen* seen = shared.sight.seen + warp_id() * 16;
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
@@ -195,9 +194,8 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     ptx::registers_decrease<kProducerRegisters>();
     if (warp_id() == kProducer) produce(smem, shared, maps, at, a.in.group);
     if (warp_id() == kStorer)
-      shared.heads.store_all(at.head, at.end, [&](int place, int head) {
-        store_tile<D>(maps.y, smem.rows[place], head * D, at.first);
-      });
+      shared.heads.store_all(at.head, at.end,
+                             [&](int place, int head) { store_tile<D>(maps.y, smem.rows[place], head * D, at.first); });
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     attend_group(smem, shared, a, at);

@@ -1,9 +1,9 @@
-// Which tile of rows and which heads a block of attention by warpgroups computes.
-// A block takes a tile and a run of heads: what its rows see is found once for all of them, the first tiles of a head
-// are copied while the previous head is computed, and results are stored while the next head is computed. Blocks start
-// in order, tiles with the most work first. While many tiles are left, a block takes all heads of one; then runs become
-// shorter, down to one head, so that all SMs end at about the same time (guided self-scheduling [Polychronopoulos and
-// Kuck 1987]). The schedule changes no sum: each is of one head and row.
+// Assigns tiles of rows and heads to the blocks of attention by warpgroups. A block takes a tile and a run of heads:
+// the visible rows of the tile are determined once for all of them, the first tiles of a head are copied while the
+// previous head is computed, and results are stored while the next head is computed. Blocks start in order, tiles with
+// the most work first. While many tiles are left, a block takes all heads of one; then runs become shorter, down to one
+// head, so that all SMs finish at about the same time (guided self-scheduling [Polychronopoulos and Kuck 1987]). The
+// schedule changes no result: each sum belongs to one head and row.
 #pragma once
 #include <algorithm>
 
@@ -38,7 +38,7 @@ inline Schedule schedule(int64_t rows, int rows_of_tile, int heads) {
   int64_t blocks = 0;
   for (int i = 0, tile = 0; i < Schedule::kStages; ++i) {
     const int parts = std::min(1 << i, heads);
-    // tiles left to later stages
+    // tiles that remain for later stages
     const int left = parts == heads || i == Schedule::kStages - 1 ? 0 : div_ceil(wanted, parts) - 1;
     s.first_block[i] = static_cast<int>(blocks), s.first_tile[i] = tile;
     const int here = std::max(0, s.tiles - tile - left);

@@ -6,13 +6,13 @@
 namespace athanor::cuda::attention {
 
 #if PTX_SM90A
-// numbers of named barriers; kGroupBarrier is the first of one per warpgroup
+// named barriers; one per warpgroup from kGroupBarrier on
 constexpr int kTailBarrier = 1, kGroupBarrier = 2;
-constexpr int kProducer = kConsumers / 32, kStorer = kProducer + 1;  // numbers of warps
+constexpr int kProducer = kConsumers / 32, kStorer = kProducer + 1;  // warp indices
 
-// A block's own rows of one head after the other, in places that are used in turn: the producer copies the rows in,
-// consumers leave their results in the same place, and a separate warp stores these. So neither the copies for the next
-// head nor the stores of the previous one make consumers wait.
+// A rotation of buffers ("places") for a block's own rows, one head after the other: the producer copies the rows of a
+// head in, consumers write their results to the same place, and a separate warp stores these. Therefore consumers wait
+// neither for the copies of the next head nor for the stores of the previous one.
 template <int Places>
 struct Heads {
   uint64_t full[Places], results[Places], empty[Places];
@@ -25,7 +25,7 @@ struct Heads {
       ptx::mbar_init(&empty[i], 1);
     }
   }
-  // Called by the producer warp; copy(place) makes `full` expect bytes, once.
+  // Called by the producer warp; copy(place) makes `full` expect the copy's bytes, once.
   template <class F>
   __device__ __forceinline__ void fill(Turn<Places>& turn, F copy) {
     if (lane_id() == 0) {
@@ -34,7 +34,7 @@ struct Heads {
     }
     turn.advance();
   }
-  // Hands over places without rows, for heads [head, end) that see nothing.
+  // Signals `full` without copying rows, for heads [head, end) that see nothing.
   __device__ __forceinline__ void fill_none(int head, int end) {
     Turn<Places> turn;
 #pragma unroll 1

@@ -58,7 +58,7 @@ CudaDevice::CudaDevice(int index, bool programmatic_launch, size_t host_memory)
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (const Stream which :
-       // collectives have priority over pending compute blocks
+       // Collectives have priority over pending compute blocks.
        {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back, Stream::workers})
     CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(which)], cudaStreamNonBlocking,
                                             which == Stream::comm || which == Stream::workers ? greatest : least));
@@ -102,7 +102,7 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
   return memory;
 }
 
-// errors stem from earlier work and are reported elsewhere
+// Ignores errors: they stem from earlier work and are reported elsewhere.
 void CudaDevice::release(void* memory, size_t bytes, Mem kind) {
   if (kind != Mem::device) {
     (void)cudaFreeHost(memory);

@@ -26,7 +26,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
   void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
-  // Source of device memory to use instead of cudaMalloc(), which is the fallback when allocate() returns null.
+  // Source of device memory to use instead of cudaMalloc(), which is the fallback if allocate() returns null.
   // released() is called with a block right before free(), which may be called after the source has been replaced.
   struct MemorySource {
     std::function<void*(size_t bytes)> allocate;

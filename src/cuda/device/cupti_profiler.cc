@@ -1,4 +1,4 @@
-// CUPTI records say when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
+// CUPTI records show when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
 // has pushed, as CUPTI's external correlation id. A graph replay gets the label of its node: callbacks store the label
 // when the node is captured, and copy it to the node of the executable graph.
 #include "cuda/device/cupti_profiler.h"
@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kBufferBytes = size_t{4} << 20;
 constexpr CUpti_ActivityKind kKinds[] = {
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
-    // Records of API calls are not used, but external correlation ids come only with them.
+    // Records of API calls are not used, but CUPTI delivers external correlation ids only with them.
     CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
 constexpr CUpti_CallbackId kNodeCallbacks[] = {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
                                                CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED};
@@ -35,7 +35,7 @@ const char* remedy(CUptiResult result) {
   return "";
 }
 
-// "void athanor::cuda::(anonymous namespace)::add<float, 4>(float*)", mangled or not: "add".
+// Reduces "void athanor::cuda::(anonymous namespace)::add<float, 4>(float*)", mangled or not, to "add".
 std::string short_name(const char* symbol) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
@@ -59,7 +59,7 @@ class CuptiProfiler final : public Profiler {
       : call_(cupti.call), description_(cat("CUPTI ", cupti.library.version)) {
     {
       const std::lock_guard lock(only().mutex);
-      CHECK(!only().profiler, "a second profiler beside the first");
+      CHECK(!only().profiler, "a second profiler while the first exists");
       only().profiler = this;
     }
     try {
@@ -155,7 +155,8 @@ std::string CuptiProfiler::problem_of(const char* function, CUptiResult result) 
   return cat("CUPTI: ", function, ": ", text, " (", int(result), ")", remedy(result));
 }
 
-// Kinds are enabled from the start, not only for the profiled steps, since graphs must be created with them enabled.
+// Kinds are enabled from the start, not only for the profiled steps, because graphs must be created while they are
+// enabled.
 void CuptiProfiler::open() {
   require("cuptiSubscribe", call_.cuptiSubscribe(&subscriber_, on_graph_node, this));
   for (const CUpti_CallbackId id : kNodeCallbacks)
@@ -164,7 +165,7 @@ void CuptiProfiler::open() {
   for (const CUpti_ActivityKind kind : kKinds) require("cuptiActivityEnable", call_.cuptiActivityEnable(kind));
 }
 
-// Errors are ignored: nothing depends on the profiler any more.
+// Ignores errors: nothing depends on the profiler any more.
 void CuptiProfiler::close() {
   for (const CUpti_ActivityKind kind : kKinds) (void)call_.cuptiActivityDisable(kind);
   (void)call_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);  // returns all buffers

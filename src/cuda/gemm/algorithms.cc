@@ -16,8 +16,8 @@ T setting(const CublasLtTable& lt, const cublasLtMatmulAlgo_t& algorithm, cublas
   return value;
 }
 
-// The tiles of cublasLtMatmulTile_t in the order of the header: 35 in no regular order, then wide and tall ones in
-// steps of 64 and 8 up to an area, without repetitions.
+// The tiles of cublasLtMatmulTile_t in the order of the header: 35 in no regular order, then wide and tall tiles in
+// steps of 64 and 8 up to a maximum area, without repetitions.
 std::vector<TileShape> all_tiles() {
   std::vector<std::pair<int, int>> tiles = {
       {0, 0},    {8, 8},    {8, 16},    {16, 8},    {8, 32},    {16, 16},   {32, 8},    {8, 64},   {16, 32},

@@ -31,7 +31,7 @@ void AutotuneMatrix::fill() {
   is_code(dtype_) ? by_code(dtype_, draw) : by_float(dtype_, draw);
   if (bytes_ == 0) return;
   CUDA_CHECK(cudaMemcpy(data(), block.data(), block.size(), cudaMemcpyDefault));
-  for (size_t at = block.size(); at < bytes_; at *= 2)  // each copy doubles what is filled
+  for (size_t at = block.size(); at < bytes_; at *= 2)  // each copy doubles the filled part
     CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes_ - at), cudaMemcpyDefault));
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 namespace athanor::cuda {
 
-// What the bytes of an algorithm are valid for.
+// GPU, driver, library and workspace limit for which the bytes of an algorithm are valid.
 struct GemmKey {
   std::string gpu;             // name that CUDA reports
   int driver = 0;              // newest CUDA that the driver supports: 13000
@@ -47,6 +47,6 @@ struct GemmFile {
 // Throws Error naming what is wrong with the text.
 GemmFile parse_gemm_choices(const std::string& text);
 
-// How a file's key differs from the current one; empty if equal.
+// Describes how a file's key differs from the current one; empty if they are equal.
 std::string difference(const GemmKey& file, const GemmKey& here);
 }  // namespace athanor::cuda

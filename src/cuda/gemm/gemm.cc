@@ -47,7 +47,7 @@ GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes, const cudaDevi
   return key;
 }
 
-// The library's A is our b and its rows are our columns, so its bias is along our columns.
+// The library's A is our b, and its rows are our columns, so its bias runs along our columns.
 uint32_t epilogue_of(const GemmProblem& p) {
   switch (p.epilogue) {
     case Epilogue::none:
@@ -136,12 +136,12 @@ bool can_fuse(const GemmProblem& p) {
       return true;
     case Epilogue::gelu:
     case Epilogue::gelu_gradient:
-      // The library documents no accuracy of its GELU: used for 16-bit results only. Its auxiliary matrix needs rows of
-      // a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
+      // The library does not document the accuracy of its GELU, so it is used for 16-bit results only. Its auxiliary
+      // matrix needs rows of a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
       return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
     case Epilogue::sum_a:
     case Epilogue::sum_b:
-      // The library's sums have d's type, and ours are f32. With TF32 it would sum rounded values.
+      // The library's bias gradients have d's type, and ours are f32. With TF32 it would sum rounded values.
       // [CUBLASLT_MATMUL_DESC_BIAS_POINTER]
       return p.d == DType::f32 && !p.tf32;
     case Epilogue::swiglu:

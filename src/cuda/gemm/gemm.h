@@ -25,7 +25,7 @@ namespace athanor::cuda {
 // Whether the library may compute the epilogue in the same pass.
 bool can_fuse(const GemmProblem& p);
 
-// The library's type. Throws Error for types without GEMMs.
+// cuBLASLt's type. Throws Error for types without GEMMs.
 cudaDataType_t type_of(DType dtype);
 cublasComputeType_t compute_type_of(const GemmProblem& p);
 
@@ -35,7 +35,7 @@ struct LibraryGemm {
   ScaleLayout a_layout{}, b_layout{};                    // none: plain operands
   const void *a_scales = nullptr, *b_scales = nullptr;   // in device memory
   const float *a_global = nullptr, *b_global = nullptr;  // FP4 only: scales of the whole operands
-  GemmScalars* scalars = nullptr;                        // FP4 only: memory for alpha and beta, which the library reads
+  GemmScalars* scalars = nullptr;                        // FP4 only: device memory for alpha and beta
   bool fast = false;
   LibraryGemm(const Gemm& gemm) : op(gemm) {}
   bool quantized() const { return a_layout != ScaleLayout::none; }
@@ -56,7 +56,7 @@ class GemmRunner {
   // GEMMs of quantized operands: by the library if it has them, else on operands dequantized to f32 (gemm/scaled.cc).
   size_t scratch(const ScaledGemm& op) { return cuda::scratch(op, native(op), options_.workspace_bytes); }
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
-  // Also not possible if the library has no algorithm; a warning says so once for each kind of GEMM.
+  // Not possible also if the library has no algorithm, which is logged as a warning once for each kind of GEMM.
   NativeGemm native(const ScaledGemm& op);
   int capability() const { return capability_; }  // compute capability of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_gemm_takes(problem_of(op), capability_); }
@@ -67,10 +67,10 @@ class GemmRunner {
   // the ops' addresses. Allocates memory for one problem at a time. Before a search, GEMMs use the heuristic's first
   // result without fused epilogues. Times vary, so another search may choose, and round, differently.
   struct SearchReport {
-    int problems = 0, timed = 0;  // distinct problems; those timed within the limit
-    // timed problems with an epilogue, with a fused one, and with the program's own kernel
+    int problems = 0, timed = 0;  // number of distinct problems, and of those timed within the limit
+    // number of timed problems with an epilogue, with a fused one, and with the program's own kernel
     int epilogues = 0, fused = 0, own = 0;
-    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of the timed problems
+    double first_microseconds = 0, best_microseconds = 0;  // over all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
                       std::span<const ScaledGemm> of_quantized = {});
@@ -85,8 +85,9 @@ class GemmRunner {
   std::string export_choices() const { return to_json(key_, choices_); }
   const GemmKey& key() const { return key_; }
   const GemmChoices& choices() const { return choices_; }
-  // Replaces choices by those of an earlier run. Returns why they do not apply (another GPU or library: GEMMs are
-  // autotuned again and may round differently); empty if they do. Throws Error if the text is damaged.
+  // Replaces choices by those of an earlier run. Returns the reason why they do not apply (another GPU or library:
+  // GEMMs are autotuned again and may round differently), or an empty string if they do. Throws Error if the text is
+  // damaged.
   std::string import_choices(const std::string& text);
 
  private:
@@ -96,7 +97,8 @@ class GemmRunner {
   using Layout = Owned<cublasLtMatrixLayout_t>;
   using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-  // The library's descriptors of a problem; its A and B are our b and a. Empty if GEMM and epilogue run separately.
+  // The library's descriptors of a problem; its A and B are our b and a. No descriptors if GEMM and epilogue run
+  // separately.
   struct Plan {
     Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
     Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
@@ -152,7 +154,7 @@ class GemmRunner {
   int capability_ = 0;
   std::map<GemmProblem, Plan> plans_;
   std::map<GemmProblem, bool> offered_;  // quantized GEMMs: whether the library has an algorithm
-  std::set<std::string> told_;           // kinds of GEMMs without algorithm, of which a warning was logged
+  std::set<std::string> told_;           // kinds of GEMMs without algorithm for which a warning was logged
   GemmChoices choices_;
 };
 }  // namespace athanor::cuda

@@ -1,13 +1,13 @@
 // Grouped GEMMs of a mixture of experts by warpgroups (sm_90a).
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
 //   forward with SwiGLU: d = [gate | up] = a W_e^T, and h = weight silu(gate) up
-// Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e,
-// with SwiGLU 128 of gate and the same 128 of up, so that a thread's registers hold both; they find them from the
-// offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K of a and b at a time
-// into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of
-// an expert's rows reads those of the next expert: they give rows of d that are not stored; along K, in the weight
-// gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows per expert on. Deterministic:
-// a sum is over K in order. No GPU has run it yet.
+// Layout: persistent blocks loop over the tiles of all experts, which have 128 rows and 256 columns of d or of an
+// expert's d_e; with SwiGLU these are 128 columns of gate and the same 128 of up, so that a thread's registers hold
+// both. Blocks find their tiles from the offsets in device memory, so nothing depends on the host. One warp copies 64
+// elements along K of a and b at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the
+// sums in registers. A tile at the end of an expert's rows also reads rows of the next expert: the rows of d computed
+// from them are not stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound
+// from some 300 rows per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
 #include "cuda/gemm/grouped_wgmma.h"
 
 #include "cuda/activation.h"
@@ -19,13 +19,13 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kBarrier = 1;          // named barrier of the consumers
-constexpr int kHalf = kColumns / 2;  // with SwiGLU the gates of a tile
+constexpr int kHalf = kColumns / 2;  // with SwiGLU the columns of gate in a tile
 
 struct Experts {
   const int* offsets;  // [experts + 1]
   int experts, outputs, inputs;
 };
-// The epilogue. Without SwiGLU: none.
+// No epilogue.
 struct Plain {
   static constexpr int kWidth = kColumns;  // columns of a tile, of d or of gate
 };
@@ -51,7 +51,7 @@ struct Smem {  // dynamic shared memory
 
 #if PTX_SM90A
 struct Tile {
-  int expert, row, column;  // row, column: its first in d, or in d_e for the weight gradient
+  int expert, row, column;  // row, column: first row and column in d, or in d_e for the weight gradient
   int begin, end;           // rows of the expert
 };
 
@@ -82,13 +82,12 @@ template <Grouped role>
 __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
   const int terms = role == Grouped::forward          ? x.inputs
                     : role == Grouped::input_gradient ? x.outputs
-                                                         : tile.end - tile.begin;
+                                                      : tile.end - tile.begin;
   return (terms + kTerms - 1) / kTerms;
 }
 
 template <class Epilogue, Grouped role, class T>
-__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
-                                        const Experts& x) {
+__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps, const Experts& x) {
   Turn<kSlots> turn;
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     const int steps = steps_of<role>(x, tile);
@@ -124,7 +123,7 @@ __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const
 template <class T>
 __device__ __forceinline__ void clear_rows(Slot<T>& slot, int first) {
   constexpr int kChunks = kRowBytes / 16, kAll = (kRows + kColumns) / kBoxColumns;
-  const int chunks = (kTerms - first) * kChunks;  // of a panel
+  const int chunks = (kTerms - first) * kChunks;  // 16-byte chunks to clear per panel
   auto* bytes = reinterpret_cast<unsigned char*>(&slot);
   for (int i = static_cast<int>(threadIdx.x); i < chunks * kAll; i += kConsumers)
     st16(bytes + i / chunks * kPanel * static_cast<int>(sizeof(T)) + first * kRowBytes + i % chunks * 16,
@@ -144,8 +143,7 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
     }
     constexpr uint32_t kAtoms = kPanel * sizeof(T);  // bytes from one panel to the next
     const uint64_t a = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
-    const uint64_t b =
-        ptx::matrix_descriptor(smem.slots[slot].b, {.leading = role == Grouped::forward ? 16 : kAtoms});
+    const uint64_t b = ptx::matrix_descriptor(smem.slots[slot].b, {.leading = role == Grouped::forward ? 16 : kAtoms});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of a K-major operand, or 16 rows of a panel
@@ -160,8 +158,8 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
   });
 }
 
-// Rows of a result, [.., columns] in memory with `stride` elements from one row to the next; those from `end` on are
-// not stored.
+// Rows of a result: a matrix with `columns` columns and `stride` elements from one row to the next. Rows from `end` on
+// are not stored.
 template <class T>
 struct Result {
   T* data;
@@ -246,8 +244,8 @@ __device__ __forceinline__ void add_rows(const Sums& sums, D* d, int row, int ou
 }
 
 template <Grouped role, class T, class D, class Epilogue>
-__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps,
-                                          const Experts& x, D* d, const Epilogue& epilogue) {
+__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps, const Experts& x,
+                                          D* d, const Epilogue& epilogue) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -265,7 +263,7 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     Sums sums;
     multiply<role>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<role>(x, tile)),
-                      tile.end - tile.begin);
+                   tile.end - tile.begin);
     const int row = tile.row + warp * kWarpRows;
     if constexpr (role == Grouped::weight_gradient) {
       add_rows(sums, d + static_cast<int64_t>(tile.expert) * x.outputs * x.inputs, row, x.outputs, tile.column,

@@ -1,7 +1,7 @@
-// GEMMs of quantized operands. On a GPU that has them, cuBLASLt computes them if it supports their scales (native()):
-// it needs K contiguous in both operands, so others are transposed first, byte by byte, and FP4 values are packed two
-// per byte. Otherwise the operands are dequantized to f32 and multiplied, which is slow, but shows what a recipe does
-// to a loss curve.
+// GEMMs of quantized operands. If the GPU has such GEMMs and cuBLASLt supports the scales (native()), cuBLASLt computes
+// them: it needs K contiguous in both operands, so other operands are transposed first, byte by byte, and FP4 values
+// are packed two per byte. Otherwise the operands are dequantized to f32 and multiplied, which is slow, but shows what
+// a recipe does to a loss curve.
 #include "base/log.h"
 #include "cuda/basic.h"
 #include "cuda/gemm/gemm.h"
@@ -18,11 +18,11 @@ bool GemmRunner::offers(const GemmProblem& p) const {
   try {
     return !answers(p, describe(p), 1).first.empty();
   } catch (const Error&) {
-    return false;  // an older library does not know the scales at all
+    return false;  // an older library does not support such scales at all
   }
 }
 
-// The manual's tables have gaps, and libraries differ, so the library is asked, once for each problem: without an
+// The manual's tables have gaps, and libraries differ, so the library is queried once for each problem: without an
 // epilogue, which can run as a separate kernel, and for aligned addresses, as those of the arena are.
 NativeGemm GemmRunner::native(const ScaledGemm& op) {
   NativeGemm native(op, capability_);
@@ -42,7 +42,7 @@ NativeGemm GemmRunner::native(const ScaledGemm& op) {
   return native;
 }
 
-// scratch is null in a search, which has operands and scales of its own.
+// scratch is null in a search, which has its own operands and scales.
 LibraryGemm GemmRunner::native_gemm(const ScaledGemm& op, const NativeGemm& native, void* scratch) const {
   const ScaledScratch at(op, native, options_.workspace_bytes);
   LibraryGemm gemm(op.gemm);

@@ -1,13 +1,13 @@
-// GEMMs with SwiGLU or RoPE by warpgroups (sm_90a). SwiGLU forward: z = x W^T of gate and up, stored as it is, and y =
-// silu(gate) up. SwiGLU backward: z = dy W is the gradient of y; its gradient of [gate | up] overwrites these, and y is
-// recomputed. RoPE: z = x W^T + bias, whose heads of queries and keys are rotated before they are stored.
-// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; in SwiGLU forward these are 128 of
-// gate and the same 128 of up, so that a thread's registers hold both, as they hold both halves of a head. Two blocks
-// of a cluster take tiles one above the other, so that W comes from the L2 cache once for both. One warp copies 64
-// elements along K of x and W at a time into a ring by TMA, and in backward then gate and up, 64 columns at a time; two
-// warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
-// through shared memory of its own, while the next copies run. Compute bound; backward is also memory bound if K is
-// less than some 1,000. Deterministic: a sum is over k in order. No GPU has run it yet.
+// GEMMs with SwiGLU or RoPE by warpgroups (sm_90a). SwiGLU forward: z = x W^T is [gate | up] and stored unchanged, and
+// y = silu(gate) up. SwiGLU backward: z = dy W is the gradient of y; the gradient of [gate | up] overwrites gate and
+// up, and y is recomputed. RoPE: z = x W^T + bias; the heads of queries and keys are rotated before z is stored.
+// Layout: persistent blocks loop over tiles of z of 128 rows and 256 columns; in SwiGLU forward these are 128 columns
+// of gate and the same 128 of up, so that a thread's registers hold both, as they hold both halves of a head. The two
+// blocks of a cluster take vertically adjacent tiles, so that W comes from the L2 cache once for both. One warp copies
+// 64 elements along K of x and W at a time into a ring by TMA, and in backward then gate and up, 64 columns at a time;
+// two warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
+// through its own shared memory, while the next copies run. Compute bound; backward is also memory bound if K is less
+// than some 1,000. Deterministic: a sum is over k in order. No GPU has run it yet.
 #include "cuda/gemm/wgmma_gemm.h"
 
 #include "cuda/activation.h"
@@ -19,7 +19,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kHalf = kColumns / 2;  // in SwiGLU forward the gates of a tile
+constexpr int kHalf = kColumns / 2;  // in SwiGLU forward the columns of gate in a tile
 
 struct Forward {                        // tensor maps
   static constexpr int kWidth = kHalf;  // columns of y in a tile
@@ -53,7 +53,7 @@ struct Smem {  // dynamic shared memory
 using PairRing = Ring<kSlots, kPair>;
 
 // Calls visit(row, column) with the first row and column of each of this block's tiles. The tiles of a pair of blocks
-// lie one above the other.
+// are vertically adjacent.
 template <int Width, class F>
 __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
   for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * Width); });
@@ -124,7 +124,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRi
     const uint64_t w = ptx::matrix_descriptor(smem.slots[slot].b, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
-    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W likewise, or 16 of its rows
+    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x, and of W [N, K]; or 16 rows of W [K, N]
       const bool adds = step > 0 || k > 0;
       if constexpr (kOutIn)
         ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);

@@ -1,4 +1,4 @@
-// Shared by the GEMMs by warpgroups (sm_90a) in this folder: tiles of operands in shared memory and the loop over K,
+// Shared by this folder's GEMMs by warpgroups (sm_90a): tiles of operands in shared memory and the loop over K,
 // clusters of two blocks, the order in which they take the tiles of d, and stores of results through panels of shared
 // memory.
 #pragma once
@@ -8,7 +8,7 @@
 #include "cuda/warpgroups.h"
 namespace athanor::cuda {
 
-constexpr int kColumns = 256;            // of d per tile
+constexpr int kColumns = 256;            // columns of d per tile
 constexpr int kSlots = 4;                // slots of the ring: 48 KiB each
 constexpr int kTerms = 64;               // elements along K per step
 constexpr int kPair = 2;                 // blocks per cluster

@@ -10,7 +10,7 @@ namespace emu {
 enum Access { kRead = 0, kWrite = 1, kAtomic = 2, kAsyncProxy = 4 };  // bits
 void note(const void* address, size_t bytes, int access, const void* caller = nullptr);
 void check_aligned(const void* address, size_t bytes, const char* what, const void* caller = nullptr);
-void count_access(const void* address, size_t bytes, const void* caller);  // counts it for KernelCounters
+void count_access(const void* address, size_t bytes, const void* caller);  // counts an access for KernelCounters
 
 template <class T>
 EMU_UNINSTRUMENTED T load(const void* address, const char* what) {

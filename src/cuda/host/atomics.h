@@ -1,4 +1,4 @@
-// Atomic operations. Each is relaxed: a release needs __threadfence() before it, an acquire one after it.
+// Atomic operations. All are relaxed: a release needs __threadfence() before it, an acquire one after it.
 #pragma once
 #include <type_traits>
 

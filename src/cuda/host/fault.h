@@ -13,7 +13,7 @@ enum class Fault {
   kBarrier,    // threads of a block are at different barriers, or some never arrive
   kWarp,       // a warp collective with a wrong mask
   kMbarrier,   // wrong use of an mbarrier
-  kProxy,      // a fence between the generic and the asynchronous proxy is missing
+  kProxy,      // a fence between the generic and the async proxy is missing
   kRefused,    // not emulated, or not available on the simulated GPU: the text names it
   kConfigure,  // impossible launch or instruction arguments
   kHost,       // host code misuses the runtime: touches device memory, leaks, frees twice

@@ -1,5 +1,5 @@
 // Emulated PTX instructions, one function each; cuda/ptx/ptx.h spells the same functions as inline PTX for a GPU.
-// Shared-memory operands are plain pointers. What is not declared here is not emulated.
+// Shared-memory operands are plain pointers. Instructions that are not declared here are not emulated.
 #pragma once
 #include <initializer_list>
 #include <type_traits>

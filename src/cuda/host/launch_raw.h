@@ -44,7 +44,7 @@ std::array<ParameterSlot, sizeof...(P)> parameter_slots(const std::tuple<P...>& 
                     arguments);
 }
 
-// Makes a kernel known before its first launch, for cudaLaunchKernelExC and explicit graph nodes, which pass void*.
+// Registers a kernel before its first launch, for cudaLaunchKernelExC and explicit graph nodes, which pass void*.
 void register_kernel(const KernelCall& kernel);  // `parameters` is not read
 // Checks the launch against the current device and queues it; defined by the runtime half.
 cudaError_t launch_raw(const KernelCall& call, const LaunchShape& shape);

@@ -7,11 +7,11 @@
 namespace emu {
 
 struct Fiber;
-struct Thread {  // lives at the top of its own stack
+struct Thread {  // stored at the top of its own stack
   uint3 thread_index, block_index;
   dim3 block_dim, grid_dim;
   unsigned linear, lane, warp;
-  Fiber* fiber;  // the rest is private to the device part
+  Fiber* fiber;  // the other members are private to the device part
 };
 Thread* self() __attribute__((const));  // constant within a fiber, so calls may be merged
 

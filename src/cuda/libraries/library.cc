@@ -72,7 +72,7 @@ std::string mapped_path(void* handle, const std::string& fallback) {
 }
 
 std::string why_unfit(const LibrarySpec& spec, const Version& found) {
-  if (found == Version{}) return "";  // unknown before initialization; the soname fixes the major version
+  if (found == Version{}) return "";  // version unknown before initialization; the soname fixes the major version
   if (found.major != spec.oldest.major) return cat("version ", found, " has another interface");
   if (found < spec.oldest) return cat("version ", found, " is too old");
   return "";
@@ -103,7 +103,7 @@ std::optional<Library> try_open(const LibrarySpec& spec, const std::string& file
   return std::nullopt;
 }
 
-// Folders to try, without the override; "" stands for the dynamic linker's own search.
+// Folders to try, without the override; "" stands for the dynamic linker's search.
 std::vector<std::string> candidate_folders(const LibrarySpec& spec, const SearchPlaces& places) {
   std::vector<std::string> folders;
   if (!places.program_folder.empty()) {

@@ -20,12 +20,12 @@ Version decimal_version(long code);
 
 // Requirements for one library.
 struct LibrarySpec {
-  std::string name;                      // as the user knows it: "cuBLASLt"
+  std::string name;                      // display name
   std::string file;                      // the soname: "libcublasLt.so.13"
   std::string variable;                  // environment variable that names the file or its folder
   std::vector<std::string> pip_folders;  // below site-packages
   std::string packages;                  // the apt and pip packages that provide it
-  Version oldest;                        // inclusive; another major version is another interface
+  Version oldest;                        // minimum, inclusive; another major version has another interface
   // The version that an open library reports; {}: unknown before it is initialized.
   Version (*version_of)(void* handle) = nullptr;
 };
@@ -40,7 +40,7 @@ struct SearchPlaces {
   std::vector<std::string> site_packages;        // Python environments with NVIDIA's pip packages
 };
 
-// The places of this process: its environment variables (those of the specs), its program and the usual folders.
+// The search places of this process: its environment variables (those of the specs), its program and the usual folders.
 SearchPlaces search_places(const std::vector<LibrarySpec>& specs);
 
 // An open library. Never unloaded: CUDA libraries run threads and exit handlers, and tables point into them.
@@ -50,15 +50,15 @@ struct Library {
   Version version;
 };
 
-// Throws Error with name, required version, every place and why it is not usable, and the remedy.
+// Throws Error with name, required version, every place with the reason why it is not usable, and the remedy.
 Library open_library(const LibrarySpec& spec, const SearchPlaces& places);
 
 // Search places for a library related to `file`: first the folder of `file`; if that is an NVIDIA pip package, then its
 // sibling packages.
 SearchPlaces places_near(const std::string& file, SearchPlaces places);
 
-// Opens all libraries in the same folder whose names begin with a prefix, so that the library finds them by name.
-// Returns their number.
+// Opens all libraries in the same folder whose names begin with a prefix, so that `library` finds them by name. Returns
+// their number.
 int open_neighbours(const Library& library, const std::string& prefix);
 
 // Address of a function; throws Error naming the library, its version and the function.

@@ -5,7 +5,8 @@
 #include <string_view>
 #include <type_traits>
 
-// O: optional, null if the library is too old. Of these the program calls only the memory functions, if present.
+// O: optional, null if the library is too old. The program calls only the memory functions among them, if they are
+// present.
 #define ATHANOR_NCCL_FUNCTIONS(F, O) \
   F(ncclGetVersion)                  \
   F(ncclGetErrorString)              \

@@ -67,7 +67,7 @@ LibrarySpec cudnn_spec() {
           .variable = "ATHANOR_CUDNN",
           .pip_folders = {"nvidia/cudnn/lib"},
           .packages = "apt: libcudnn9-cuda-13, or pip: nvidia-cudnn-cu13",
-          .oldest = {9, 10, 0},  // before, masks of -inf were discouraged [cudnn-frontend, attn_score_modifiers.h]
+          .oldest = {9, 10, 0},  // earlier versions discourage masks of -inf [cudnn-frontend, attn_score_modifiers.h]
           .version_of = cudnn_version};
 }
 

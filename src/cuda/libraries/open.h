@@ -14,7 +14,7 @@ namespace athanor {
 template <class Table>
 struct Opened {
   Table call;
-  Library library;  // the file it came from, for the record of the run
+  Library library;  // the opened file, for the record of the run
 };
 
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places);

@@ -6,7 +6,7 @@ namespace athanor::cuda {
 
 class CollectiveMarks {
  public:
-  // The last mark that a stream has passed.
+  // State of the last mark that a stream has passed.
   struct State {
     uint32_t passed = 0;  // number of marks, two per collective; odd: inside one
     uint32_t what = 0;    // as given to begin()

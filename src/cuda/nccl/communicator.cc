@@ -97,8 +97,7 @@ class Nccl final : public Communicator {
     });
   }
 
-  // NCCL rounds sums of bf16 at every hop. So ranks send each other pieces instead, and each rank adds up its own
-  // piece.
+  // NCCL rounds sums of bf16 at every hop. Instead, ranks send each other pieces, and each rank adds up its own piece.
   int64_t sum_workspace(DType dtype, int64_t n) const override { return bf16_sum_workspace(dtype, n, size()); }
 
   void sum(Tensor x, Tensor workspace, Stream stream) override {

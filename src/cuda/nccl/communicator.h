@@ -1,6 +1,6 @@
 // NCCL as a Communicator. Asynchronous: a call queues work on the given stream; the caller orders streams by events. A
-// call may be captured in a graph after it was made once outside of a graph. Reductions use NCCL's order: the same bits
-// on all ranks and in every run on the same machines, but not the bits of a sum in rank order.
+// call may be captured in a graph after it has been made once outside of a graph. Reductions use NCCL's order: the same
+// bits on all ranks and in every run on the same machines, but not the bits of a sum in rank order.
 #pragma once
 #include <memory>
 

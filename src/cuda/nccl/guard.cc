@@ -177,9 +177,9 @@ void NcclGuard::end(const std::string& why) {
 }
 
 // ncclCommAbort() stops the communicator's kernels at once but returns only when no graph contains them any more, and
-// the run destroys the graphs: so it runs on its own thread and without the lock. All aborts are in one group, which
-// stops all communicators before freeing any, since freeing waits for the device. [NCCL, ncclCommAbort() and
-// commDestroySync()]
+// the run destroys the graphs. Therefore it runs on the guard's thread and without the lock. All aborts are in one
+// group, which stops all communicators before freeing any, since freeing waits for the device. [NCCL, ncclCommAbort()
+// and commDestroySync()]
 void NcclGuard::abort_all(std::unique_lock<std::mutex>& lock) {
   const std::set<ncclComm_t> comms = std::exchange(open_, {});
   if (comms.empty()) return;
@@ -199,8 +199,8 @@ uint32_t NcclGuard::enter(const std::string& what) {
 }
 
 // Keeps the collectives of one communicator in the order in which they are queued, whichever streams they use, also
-// within a graph. A captured stream needs no wait for one that is not captured: they have met at the beginning of the
-// graph.
+// within a graph. A stream that is being captured needs no wait for one that is not: the start of the graph already
+// orders them.
 void NcclGuard::wait_for_last_stream(ncclComm_t comm, Stream stream) {
   Stream last = stream;
   {

@@ -33,7 +33,8 @@ class NcclGuard {
   // Creates a communicator of the ranks of `control`; collective over them.
   ncclComm_t open(Communicator& control);
   void close(ncclComm_t);
-  // Queues a collective on a stream: launch(stream) calls NCCL. what: for messages, "all_reduce of [4] f32".
+  // Queues a collective on a stream: launch(stream) calls NCCL. `what` names it in messages, e.g. "all_reduce of [4]
+  // f32".
   template <class Launch>
   void run(ncclComm_t comm, Stream stream, const std::string& what, Launch launch) {
     const uint32_t name = enter(what);
@@ -59,12 +60,12 @@ class NcclGuard {
   void look();
   void settle(std::unique_lock<std::mutex>&, ncclComm_t, ncclResult_t, const std::string& what);
   void fail(const std::string& why);  // reports a failure, unless another rank's failure is known
-  bool end_as_told();                 // ends the run if another rank's failure is known; returns whether
+  bool end_as_told();                 // ends the run if another rank's failure is known; returns whether it is
   void end(const std::string& why);   // from now on only the aborting thread calls NCCL
   bool finalize(std::unique_lock<std::mutex>&, ncclComm_t);
   void abort_all(std::unique_lock<std::mutex>&);
   void throw_if_ended() const;
-  std::string present() const;  // activity of the device, else of the host
+  std::string present() const;  // current collective of the device, else of the host
   std::string words(ncclResult_t, ncclComm_t) const;
 
   NcclTable nccl_;
@@ -80,7 +81,7 @@ class NcclGuard {
   std::map<ncclComm_t, Stream> last_stream_;                     // stream of each communicator's last collective
   std::vector<std::string> names_;                               // names of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;                  // why the run has ended; empty: it has not
+  std::string ended_;                  // reason why the run has ended; empty: it has not ended
   const std::string* call_ = nullptr;  // NCCL call in progress
   bool leaving_ = false;
   uint64_t seen_ = 0;  // marks passed on all streams

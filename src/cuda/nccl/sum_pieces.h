@@ -8,7 +8,7 @@ namespace athanor::cuda {
 struct SumOfPieces {
   Tensor out;     // [n] bf16; may be `own`
   Tensor own;     // [n] bf16: this rank's values
-  Tensor others;  // bf16 values of the other ranks: those of rank r from element r * stride on
+  Tensor others;  // bf16 values of the other ranks; those of rank r start at element r * stride
   int64_t stride;
   int ranks, rank;
 };

@@ -85,8 +85,8 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
       : "memory");
 }
 // Wait of a thread that then copies into memory which other blocks of the cluster have read before their remote
-// arrivals. The asynchronous proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier
-// waits in the same way.
+// arrivals. The async proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier waits in
+// the same way.
 PTX_FUNCTION void mbar_wait_to_copy(uint64_t* b, uint32_t parity) { mbar_wait(b, parity); }
 PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t done;
@@ -97,7 +97,7 @@ PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   return done;
 }
 PTX_FUNCTION void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Makes this thread's writes visible to the asynchronous proxy: bulk copies, TMA, wgmma.
+// Makes this thread's writes visible to the async proxy: bulk copies, TMA, wgmma.
 PTX_FUNCTION void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 PTX_FUNCTION void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

@@ -1,8 +1,8 @@
 // wgmma: GEMMs of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators; bf16, fp16, fp8, and float for
 // tf32 (the last 13 bits are ignored). Not included by cuda/ptx/ptx.h, because it is slow to compile.
-// Sequence: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then read d. The
-// fence must name all registers that the wgmmas use, the wait those of completed wgmmas: the compiler does not know how
-// long wgmma uses a register, and may move other accesses across.
+// Sequence: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then read d.
+// The fence must name all registers that the wgmmas use, and the wait those of completed wgmmas: the compiler does not
+// know how long wgmma uses a register, and may move other accesses across it.
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::ptx {

@@ -1,6 +1,6 @@
-// Amax of a kernel's output, for ops that return it next to their output (NormFwd::amax and others). It is kept as
-// float bits, which sort like absolute values with NaN above all, so the result does not depend on the order of
-// reduction. The launcher sets the result to 0 before.
+// Amax of a kernel's output, for ops that return it with their output (NormFwd::amax and others). It is kept as float
+// bits, which sort like absolute values with NaN above all, so the result does not depend on the order of reduction.
+// The launcher sets the result to 0 beforehand.
 #pragma once
 #include "cuda/host_tools.h"
 #include "cuda/reduce.h"

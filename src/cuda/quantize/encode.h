@@ -1,4 +1,4 @@
-// How kernels quantize values: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
+// Device functions that quantize values like tensor/float8.h. A lane has 8 neighbouring elements, a warp 256.
 #pragma once
 #include "cuda/quantize/amax.h"
 #include "cuda/vectors.h"
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
   return value;
 }
 
-// Parameters of scaled(), which computes what code_scale() of tensor/float8.h does.
+// Parameters of scaled(), the equivalent of code_scale() of tensor/float8.h.
 struct Rule {
   float most_code;
   bool e5m2, power_of_two, e8m0;
@@ -73,7 +73,7 @@ __device__ __forceinline__ float e4m3_value(uint8_t bits) {
   code.__x = bits;
   return to_float(code);
 }
-// bits: of an e2m1, the lowest 4; higher ones are ignored.
+// bits: an e2m1 value in the lowest 4 bits; higher bits are ignored.
 __device__ __forceinline__ float e2m1_value(uint32_t bits) {
   const float magnitude = __fmul_rn(__uint_as_float((bits & 0x7u) << 22), 0x1p126f);
   return bits & 0x8u ? -magnitude : magnitude;

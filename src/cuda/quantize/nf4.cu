@@ -1,6 +1,6 @@
-// Dequantization of NF4 weights: the op of ops/nf4.h.
-// Layout: flat buffers, a block per tile (flat.h); a thread's 16 bytes of results lie in one block of 64 values. Memory
-// bound: half a byte is read and 2 or 4 bytes are written per value. Not timed on a GPU yet.
+// Dequantization of NF4 weights: the op of ops/nf4.h. Layout: flat buffers, a block per tile (flat.h); a thread's 16
+// bytes of results belong to one block of 64 values. Memory bound: half a byte is read and 2 or 4 bytes are written per
+// value. Not timed on a GPU yet.
 #include "cuda/quantize/nf4.h"
 
 #include "cuda/flat.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Nf4Source {
   const uint8_t* packed;
-  const float* absmax;  // null if absmax is quantized itself (nested)
+  const float* absmax;  // null if absmax itself is quantized (nested)
   const uint8_t* nested;
   const float *nested_absmax, *map, *offset;
 
@@ -56,8 +56,7 @@ void run(const DequantizeNf4& op, void*, cudaStream_t stream) {
                          .offset = data<const float>(op.offset)};
   by_type(op.y.dtype, [&]<class T>() {
     const Flat shape = flat(op.y, data<T>(op.y));
-    CUDA_CHECK(
-        launch(dequantize_nf4<T>, tiles<kVector<T>, 1>(shape, stream), data<T>(op.y), source, kNf4, shape));
+    CUDA_CHECK(launch(dequantize_nf4<T>, tiles<kVector<T>, 1>(shape, stream), data<T>(op.y), source, kNf4, shape));
   });
 }
 }  // namespace athanor::cuda

@@ -1,9 +1,9 @@
 // Quantizes to FP8 and FP4 (Quantize).
-// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many as share scales, else
-// 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128 by
-// 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second time
-// from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values are
-// written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
+// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many rows as share scales,
+// else 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128
+// by 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second
+// time from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values
+// are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize/quantize.h"
 
 #include <bit>
@@ -62,8 +62,8 @@ struct Place {
 // Loads this thread's rows from the i-th on; 0 past the end.
 constexpr int kInFlight = 4;
 template <class T>
-__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c, const Place& at,
-                                     int i) {
+__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c,
+                                     const Place& at, int i) {
 #pragma unroll
   for (int r = 0; r < kInFlight; ++r)
     x.load(v[r], at.first + i + r, at.column, c, i + r < at.rows && at.column < c.columns);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
   }
 }
 
-// most[block] = amax of the scale block, as float bits; zeroed before if thread blocks share scales. Does nothing if a
-// factor is given.
+// most[block] = amax of the scale block, as float bits; must be zero before if thread blocks share scales. Does nothing
+// if a factor is given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_most(uint32_t* most, const Matrix<T> x, const Cut c, bool is_shared, const float* given) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t
   }
 }
 __device__ __forceinline__ void store_quantized(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
-                                            bool e5m2) {
+                                                bool e5m2) {
   const uint2 words = code_words(v, e5m2);
   store_words(row, words.x, words.y, c, column);
 }
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   if (at.lane == 0) atomicMax(most, amax);
 }
 
-// Delayed scaling: writes the scale that belongs to a given factor, and raises rule.amax, which several matrices share.
+// Delayed scaling: writes the scale for a given factor, and raises rule.amax, which several matrices share.
 __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const bool given = rule.given && *rule.given > 0, finite = *most < kInfinity;
@@ -233,8 +233,8 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 // memory, so that threads which write, or read, together use different banks.
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
-    encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
-                  const Turning how, const Rule rule) {
+    encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x,
+                      const Cut c, const Turning how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
   SHARED(uint32_t, smem, [kSquares * kSmem]);
@@ -435,8 +435,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_quantized(QuantizeCounts* counts, const uint8_t* quantized, const void* scales, const float* global, const Matrix<T> x,
-                const Cut c, const Rule rule, double saturates, bool transposed) {
+    count_quantized(QuantizeCounts* counts, const uint8_t* quantized, const void* scales, const float* global,
+                    const Matrix<T> x, const Cut c, const Rule rule, double saturates, bool transposed) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned, smem, [kLanes]);
   const Place at(c);
@@ -492,7 +492,7 @@ LaunchConfig threads(int64_t count, cudaStream_t stream) {
 LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
-// Computes the op's statistics and adds them to op.statistics; `counts` are zeros before.
+// Computes the op's statistics and adds them to op.statistics; `counts` must be zeros.
 template <class T>
 void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
@@ -523,8 +523,8 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
                       .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
     CUDA_CHECK(launch(encode_transposed<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, transposed,
-                      op.turn ? nullptr : quantized, data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x,
-                      c, how, rule));
+                      op.turn ? nullptr : quantized,
+                      data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x, c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;
     CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
@@ -541,8 +541,8 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
 }
 
-// Quantizes with per-row scales and, if op.transposed, the transpose with per-column scales. If rows fit in shared memory,
-// one pass over x finds the amax of rows and of columns.
+// Quantizes with per-row scales and, if op.transposed, the transpose with per-column scales. If rows fit in shared
+// memory, one pass over x finds the amax of rows and of columns.
 void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
   const Quantize rows = op.without_transposed();
   Quantize columns = op.transposed ? op.alone() : Quantize{};
@@ -600,7 +600,6 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.step_amax)};
   if ((op.transposed_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
-  by_type(op.x.dtype,
-          [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
+  by_type(op.x.dtype, [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
 }
 }  // namespace athanor::cuda

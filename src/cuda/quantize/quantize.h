@@ -18,8 +18,7 @@ bool rows_fit(const Quantize& op);
 struct Rule;
 void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream);
 
-// amax = the amax of a matrix, stored as ops store it that compute it on the way (NormFwd::amax); does nothing if amax
-// is empty.
+// Stores the amax of a matrix in the format of ops that return it (NormFwd::amax); does nothing if amax is empty.
 void find_amax(const Tensor& amax, const Tensor& matrix, cudaStream_t stream);
 
 // Adds the counts to a QuantizeStatistics; statistics: [4] f64.

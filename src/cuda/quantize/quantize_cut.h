@@ -17,7 +17,7 @@ struct Cut {
   bool vectors;
 };
 
-// load() reads 8 elements of a row; they are 0 if not `inside`.
+// load() reads 8 elements of a row, or zeros if not `inside`.
 template <class T>
 struct Matrix {
   const T* x;  // [rows, columns]

@@ -1,8 +1,7 @@
-// Quantizes parts of matrices (ops/quantize_part.h).
-// Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8 elements of each row; elements outside of the part
-// are skipped. All rows of a warp lie in the same blocks, since heights of blocks are multiples of 16. Memory bound:
-// each op reads the part once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on
-// a GPU yet.
+// Quantizes parts of matrices (ops/quantize_part.h). Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8
+// elements of each row; elements outside of the part are skipped. All rows of a warp belong to the same blocks, since
+// heights of blocks are multiples of 16. Memory bound: each op reads the part once. Deterministic: a maximum does not
+// depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize/encode.h"
 #include "cuda/quantize/quantize.h"
 
@@ -13,12 +12,12 @@ constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kRows = 16, kInFlight = 4;
 
 struct Cut {
-  int64_t first, end;                  // range of elements of the matrix
-  int64_t first_band, warps;           // first band of kRows rows; number of warps that have elements
-  int columns, strips;                 // strips of 256 columns
-  int64_t height;                      // rows of a scale block; 0: all
-  int width, across;                   // columns of a scale block, 0: all; blocks per row
-  bool vectors;                        // x is 16-byte aligned, the quantized values 8-byte aligned
+  int64_t first, end;         // range of elements of the matrix
+  int64_t first_band, warps;  // first band of kRows rows; number of warps that have elements
+  int columns, strips;        // strips of 256 columns
+  int64_t height;             // rows of a scale block; 0: all
+  int width, across;          // columns of a scale block, 0: all; blocks per row
+  bool vectors;               // x is 16-byte aligned, the quantized values 8-byte aligned
 };
 Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor& quantized) {
   CHECK(part.blocks.rows % kRows == 0 && (kLanes * kElements) % std::max<int64_t>(1, part.blocks.cols) == 0, op,
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
   ptx::wait_for_earlier_kernels();
   const Place at(c);
   uint32_t most = 0;
-  at.each(c, x, [&](const float (&v)[kElements], int64_t) {
+  at.each(c, x, [&](const float(&v)[kElements], int64_t) {
 #pragma unroll
     for (int k = 0; k < kElements; ++k) most = Max{}(most, magnitude(v[k]));
   });
@@ -96,7 +95,7 @@ struct PartRule {
   double saturates;
 };
 
-// counts: null, or zeroed before.
+// counts: null, or zeros.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode_part(uint8_t* quantized, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const bool finite = magnitude(scale) <= kInfinity;
   unsigned values = 0, saturated = 0, underflowed = 0, most = 0;
-  at.each(c, x, [&](const float (&v)[kElements], int64_t element) {
+  at.each(c, x, [&](const float(&v)[kElements], int64_t element) {
     uint32_t words[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < kElements; k += 2) {

@@ -12,11 +12,11 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024, kChunks = 4;  // chunks per thread and row, if a block can have enough threads
+constexpr int kMostThreads = 1024, kChunks = 4;  // kChunks: per thread and row, if a block can have enough threads
 constexpr int kRing = 2;                         // rows in shared memory
 
 struct QuantizedRows {
-  uint8_t* quantized;           // [rows, columns]
+  uint8_t* quantized;       // [rows, columns]
   void* scales;             // [rows]
   uint32_t* of_columns;     // null, or [columns] float bits, raised to the amax of each column
   int64_t rows, rows_each;  // rows_each: rows per thread block
@@ -110,7 +110,8 @@ struct RowsCut {
       : threads(static_cast<unsigned>(std::min<int64_t>(
             kMostThreads, round_up<int64_t>(div_ceil<int64_t>(op.x.cols(), kElements * kChunks), kLanes)))),
         bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.transposed ? 1 : 0))) * sizeof(uint16_t)) {
-    const int64_t resident = std::min({kMostBlocks, kMostResident / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
+    const int64_t resident =
+        std::min({kMostBlocks, kMostResident / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
     const int64_t all = kMultiprocessors * std::max<int64_t>(1, resident);
     rows_each = std::max(kMinRows, div_ceil(op.x.rows(), all));
   }
@@ -118,7 +119,8 @@ struct RowsCut {
 }  // namespace
 
 bool rows_fit(const Quantize& op) {
-  if (!op.keeps_rows() || !aligned16(op.x.data) || reinterpret_cast<uintptr_t>(op.quantized.data) % kElements != 0) return false;
+  if (!op.keeps_rows() || !aligned16(op.x.data) || reinterpret_cast<uintptr_t>(op.quantized.data) % kElements != 0)
+    return false;
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -128,12 +130,12 @@ bool rows_fit(const Quantize& op) {
 void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream) {
   const RowsCut cut(op);
   const QuantizedRows rows{.quantized = static_cast<uint8_t*>(op.quantized.data),
-                         .scales = op.scales.data,
-                         .of_columns = of_columns,
-                         .rows = op.x.rows(),
-                         .rows_each = cut.rows_each,
-                         .columns = checked_columns(op.kName, op.x),
-                         .rule = rule};
+                           .scales = op.scales.data,
+                           .of_columns = of_columns,
+                           .rows = op.x.rows(),
+                           .rows_each = cut.rows_each,
+                           .columns = checked_columns(op.kName, op.x),
+                           .rule = rule};
   const LaunchConfig config{dim3(grid_size(div_ceil(rows.rows, cut.rows_each))), dim3(cut.threads), cut.bytes, stream};
   by_type(op.x.dtype, [&]<class T>() {
     if constexpr (sizeof(T) == sizeof(uint16_t)) CUDA_CHECK(launch(encode_rows<T>, config, data<const T>(op.x), rows));

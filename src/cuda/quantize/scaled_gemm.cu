@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 constexpr int kTileSide = 64, kPiece = 16;
 constexpr int kPieces = kTileSide / kPiece;  // 16-byte pieces per row of a tile; a thread has one piece
 constexpr int kStride = kTileSide / 4 + 1;   // words per row in shared memory; one word of padding reduces bank
-                                            // conflicts
+                                             // conflicts
 static_assert(kThreads == kTileSide * kPieces);
 
 // Packs FP4 values, each in the low half of a byte: 8 bytes become 4 bytes with two values each.
@@ -75,7 +75,8 @@ __global__ void multiply_two(GemmScalars* out, const float* a, const float* b, f
 struct Tiling {
   int64_t rows, blocks, step_row, step_block, repeat;
 };
-__global__ void __launch_bounds__(kThreads) arrange_in_tiles(uint8_t* out, const uint8_t* in, const Tiling t, int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    arrange_in_tiles(uint8_t* out, const uint8_t* in, const Tiling t, int64_t count) {
   ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= count) return;
@@ -105,9 +106,7 @@ template <class Code>
 __device__ __forceinline__ float value_of(Code x) {
   return to_float(x);
 }
-__device__ __forceinline__ float value_of(E2m1 x) {
-  return e2m1_value(x.bits);
-}
+__device__ __forceinline__ float value_of(E2m1 x) { return e2m1_value(x.bits); }
 
 struct ScaleGrid {
   const void* scales;
@@ -153,15 +152,18 @@ template <bool kPack>
 void transpose(void* out, const Tensor& quantized, cudaStream_t stream) {
   const int64_t rows = quantized.rows(), columns = quantized.cols();
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(quantized.data), "quantized values: ", quantized.shape,
-        " at ", quantized.data, " cannot be transposed in pieces of 16 bytes");
+  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(quantized.data),
+        "quantized values: ", quantized.shape, " at ", quantized.data, " cannot be transposed in pieces of 16 bytes");
   const int64_t tiles = div_ceil<int64_t>(columns, kTileSide), bands = div_ceil<int64_t>(rows, kTileSide);
   CUDA_CHECK(launch(transpose_bytes<kPack>, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
-                    static_cast<uint8_t*>(out), data<const uint8_t>(quantized), rows, columns, static_cast<int>(tiles)));
+                    static_cast<uint8_t*>(out), data<const uint8_t>(quantized), rows, columns,
+                    static_cast<int>(tiles)));
 }
 }  // namespace
 
-void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream) { transpose<false>(out, quantized, stream); }
+void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream) {
+  transpose<false>(out, quantized, stream);
+}
 
 void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream) {
   if (turn) return transpose<true>(out, quantized, stream);
@@ -194,7 +196,8 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
     a = {along, outers, outers, step_along, step_outer};
   else if (op.layout == ScaleLayout::squares)
     a = {outers, along, round_up<int64_t>(along, 4), step_outer, step_along};
-  CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), static_cast<float*>(op.out), data<const float>(op.scales), a));
+  CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), static_cast<float*>(op.out),
+                    data<const float>(op.scales), a));
 }
 
 void decode(const Decoding& op, cudaStream_t stream) {
@@ -209,8 +212,8 @@ void decode(const Decoding& op, cudaStream_t stream) {
                        .width = blocks.cols ? blocks.cols : columns,
                        .across = blocks.grid(quantized.shape)[1]};
   const auto of_type = [&]<class Code>() {
-    CUDA_CHECK(
-        launch(decode_quantized<Code>, threads(count, stream), op.out, data<const Code>(quantized), grid, count, columns));
+    CUDA_CHECK(launch(decode_quantized<Code>, threads(count, stream), op.out, data<const Code>(quantized), grid, count,
+                      columns));
   };
   if (quantized.dtype == DType::f8_e4m3)
     of_type.template operator()<__nv_fp8_e4m3>();

@@ -11,7 +11,7 @@ void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream
 // R, or C without transposing, is a multiple of 32.
 void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream);
 
-// alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
+// Writes alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
 struct GemmScalars {
   float alpha, beta;
 };

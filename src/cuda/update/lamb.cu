@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
   });
 }
 
-// Trust ratios of 1-bit LAMB (this kernel and the next): one warp per tensor, whose first thread does all the work.
+// Trust ratios of 1-bit LAMB (this kernel and the next): one warp per tensor; its first thread does all the work.
 struct AveragedPart {
   const double* sums;
   int64_t count;

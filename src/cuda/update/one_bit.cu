@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = static_cast<int>(kOneBitBlock);
 
-// Writes C(x) of the block to `record` and the error of this thread's element to `error`. room: shared memory for
+// Writes C(x) of the block to `record` and the error of this thread's element to `error`. smem: shared memory for
 // block_reduce().
 __device__ void compress(float x, float v, float* error, OneBitRecord* record, double* smem) {
   const double counted = v != 0 ? static_cast<double>(x) : 0.0;
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads) one_bit_momentum(const Momentum op) 
   }
   const double beta1 = momentum_now(op.beta1, *op.state);
   const float scaled = __fmul_rn(op.grad[i], op.state->grad_scale);
-  const float x = __fadd_rn(__fmul_rn(static_cast<float>(beta1), op.m[i]),
-                            __fmul_rn(static_cast<float>(1 - beta1), scaled));
+  const float x =
+      __fadd_rn(__fmul_rn(static_cast<float>(beta1), op.m[i]), __fmul_rn(static_cast<float>(1 - beta1), scaled));
   if (own)
     op.grad[i] = x;
   else

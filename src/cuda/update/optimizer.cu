@@ -1,8 +1,8 @@
 // The end of a step: StepControl in one warp; update rules over all flat buffers in one launch, one block per tile of
 // 2048 elements (ranges.h). Every operation of the rules (ops/update.h) is rounded as in torch.optim, without fused
-// multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: with all f32, 16 bytes of
-// loads and 18 of stores per element; with bf16 weights plus remainders and bf16 moments 12 and 12. A skipped step
-// writes back what it read. Not timed on a GPU yet.
+// multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: with all f32 and a 16-bit
+// compute copy, 16 bytes of loads and 18 of stores per element; with bf16 weights plus remainders and bf16 moments 12
+// and 12. A skipped step writes back what it read. Not timed on a GPU yet.
 #include "cuda/update/optimizer.h"
 
 #include "cuda/ranges.h"
@@ -48,7 +48,7 @@ __device__ __forceinline__ Moved schedule_free(float w, float m, float v, float 
   return {w, __fmul_rn(a.keep, __fadd_rn(m, __fmul_rn(a.m_step, u))), v};
 }
 
-// Rules with at most one state: update of one element.
+// Update of one element by rules with at most one state.
 struct Descent {
   static __device__ __forceinline__ void step(float& w, float& m, float grad, const SgdScalars& a) {
     const float g = __fadd_rn(__fmul_rn(grad, a.grad_scale), __fmul_rn(a.l2, w));
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const float scale = op.state->grad_scale;
     const double decay = momentum_now(op.beta, *op.state);
     const auto beta = static_cast<float>(decay), one_minus_beta = static_cast<float>(1 - decay);
-    // The gradient becomes this combination of itself and m.
+    // Replaces the gradient by this combination of itself and m.
     const float from_gradient = op.nesterov ? one_minus_beta : 0.f, from_average = op.nesterov ? beta : 1.f;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll

@@ -126,8 +126,7 @@ void launch_pack(const PackGroups& op, cudaStream_t stream) {
   const int64_t n = op.x.numel();
   auto* groups = reinterpret_cast<typename Format::Group*>(data<uint8_t>(op.groups));
   const T* minus = op.minus ? data<const T>(op.minus) : nullptr;
-  CUDA_CHECK(
-      launch(pack_groups<Format, T>, by_groups(n, stream), groups, data<const T>(op.x), minus, n, op.rotated));
+  CUDA_CHECK(launch(pack_groups<Format, T>, by_groups(n, stream), groups, data<const T>(op.x), minus, n, op.rotated));
 }
 template <class Format, class T>
 void launch_sum(const SumGroups& op, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Implements Regex with PCRE2. Its tables are of Unicode 14 in Debian 12 and Ubuntu 24.04, which is one reason why
-// well-known patterns are not run by it.
+// Implements Regex with PCRE2. In Debian 12 and Ubuntu 24.04, PCRE2's tables are those of Unicode 14, which is one
+// reason why well-known patterns do not use it.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -80,8 +80,8 @@ void add_range(std::string& set, CodeRange range) {
   set += text.data();
 }
 
-// Moves the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers added since Unicode 14, only
-// Kaktovik numerals are not digits (U+1D2C0 to U+1D2D3, No).
+// Moves the letters, marks and numbers of Unicode 16 from `missing` to the result. Among the numbers added since
+// Unicode 14, only Kaktovik numerals are not digits (U+1D2C0 to U+1D2D3, No).
 NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   const CharTable table;
   NewerCharacters newer;
@@ -110,7 +110,7 @@ NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   return newer;
 }
 
-// The characters missing in PCRE2's tables, and those of them that our own tables have.
+// Characters missing in PCRE2's tables: `newer` are those that our own tables have, `unknown` the others.
 struct Lacking {
   std::vector<CodeRange> unknown;
   NewerCharacters newer;
