@@ -139,7 +139,7 @@ TEST_P(Laws, QkNormDoesNotChangeV) {  // one query, one key, one value head of s
 }
 
 // Like the test above, but the rank has half of each head and receives the sums over whole heads.
-TEST_P(Laws, QkNormOfPartsIsThatOfWholeHeads) {
+TEST_P(Laws, QkNormOfHeadPartsMatchesWholeHeads) {
   const auto x = f32({3, 4, 6, 8, 7, 9}), dy = f32({1, 2, 1, -1, 5, 5}), wq = f32({1, 1}), wk = f32({1, -1});
   auto sums = f32(V(2)), rstd = f32(V(2)), y = f32(V(6)), dx = f32(V(6)), dwq = f32(V(2)), dwk = f32(V(2));
   const Shape row{1, 6}, of_heads{1, 2};
