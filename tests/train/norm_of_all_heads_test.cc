@@ -1,5 +1,5 @@
 // Tensor-parallel ranks of OLMoE, which normalizes all heads of Q as one and all heads of K as one, sum over all heads:
-// they give the same run as one rank, and checkpoints that one rank resumes. A sum that is missing is noticed.
+// they match one rank, which also resumes their checkpoints; a missing sum is detected.
 #include <gtest/gtest.h>
 
 #include "tests/train/watched_group.h"
