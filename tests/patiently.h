@@ -7,8 +7,7 @@
 
 namespace athanor::testing {
 
-// For what depends on a limit that a machine with other work may not keep either: again with larger ones, until
-// attempt() accepts what it has seen.
+// For checks against a time limit that a loaded machine may miss: retries with larger limits until attempt() succeeds.
 inline void patiently(std::initializer_list<double> limits, const std::function<bool(double limit)>& attempt) {
   for (const double limit : limits)
     if (attempt(limit)) return;

@@ -1,4 +1,4 @@
-// A folder of its own for one test, removed with all it holds.
+// A temporary folder for one test, removed with its contents.
 #pragma once
 #include <stdlib.h>
 

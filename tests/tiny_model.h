@@ -6,7 +6,7 @@ namespace athanor::testing {
 
 struct TinySizes {
   int64_t vocab, hidden, layers = 2, heads;
-  int64_t kv_heads = heads;  // of families that group queries
+  int64_t kv_heads = heads;  // fewer for GQA
   int64_t intermediate, positions;
 };
 

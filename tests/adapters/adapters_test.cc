@@ -1,5 +1,5 @@
-// Low-rank adapters: their gradients are those of the dense matrix that they stand for; what is frozen has no gradient,
-// master or state; a run resumes to the bit; a checkpoint of adapters alone is read as the merged model.
+// Low-rank adapters: gradients match the equivalent dense matrix; frozen weights have no gradient, master weights or
+// optimizer state; a run resumes bit-exactly; a checkpoint that holds only adapters is read as the merged model.
 #include <gtest/gtest.h>
 
 #include <cmath>

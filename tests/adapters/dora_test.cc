@@ -1,5 +1,5 @@
-// DoRA: gradients are those of the dense matrix that it stands for, with norms as constants; dropout as PEFT has it;
-// new magnitudes change nothing; runs, their checkpoints and folders of PEFT are the merged model.
+// DoRA: gradients match the equivalent dense matrix with norms held constant; dropout follows PEFT; new magnitudes
+// change nothing; runs, their checkpoints and exported PEFT folders give the merged model.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -57,8 +57,8 @@ Values dense_weight(DoraModule& m, Values w, const LoraOptions& lora, bool in_ou
   return w;
 }
 
-// Of dW' of the dense matrix W' = g V, g = m / |V| by outputs, V = W + s B A: dm = (dW' . V) / |V| = (dW' . W') / m,
-// and dA, dB are those of LoRA with g dW' in the place of dW.
+// Given dW', the gradient of the dense matrix W' = g V with g = m / |V| per output and V = W + s B A: dm = (dW' . V) /
+// |V| = (dW' . W') / m, and dA and dB are those of LoRA with g dW' instead of dW.
 void expect_dora_gradients_of_dense(ModelType type, Recompute::Granularity recompute, const LoraOptions& lora) {
   OneBatch adapted(type, recompute, lora), dense(type, recompute, {});
   const bool in_out = type == ModelType::gpt2;
@@ -99,8 +99,8 @@ TEST(Dora, GradientsMatchTheMergedDenseWeight) {
                                   .variant = LoraVariant::dora});
 }
 
-// Magnitudes alone are moved: norms do not depend on them, and so finite differences have the whole derivative, with
-// the mask of dropout that both passes share.
+// Moves only the magnitudes: the norms do not depend on them, so finite differences give the full derivative under the
+// dropout mask that forward and backward share.
 TEST(Dora, MagnitudeGradientsMatchFiniteDifferencesUnderDropout) {
   const LoraOptions lora{.rank = 4, .dropout = 0.4, .variant = LoraVariant::dora};
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
@@ -126,7 +126,7 @@ TEST(Dora, MagnitudeGradientsMatchFiniteDifferencesUnderDropout) {
   }
 }
 
-// With magnitudes equal to the norms and B = 0, the model is the frozen one, whatever dropout drops.
+// With magnitudes equal to the norms and B = 0, the model equals the frozen one for any dropout mask.
 TEST(Dora, DropoutDoesNotAffectTheFrozenModel) {
   const LoraOptions lora{.rank = 4, .dropout = 0.5, .variant = LoraVariant::dora};
   OneBatch dropped(ModelType::qwen2, Recompute::Granularity::none, lora),

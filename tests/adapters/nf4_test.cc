@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::byte> quantized(const std::vector<float>& values, bool nested) {
   Nf4Quantizer quantizer(int64_t(values.size()), nested);
-  const size_t some = values.size() / 3;  // in two parts that are no whole blocks
+  const size_t some = values.size() / 3;  // two ranges that do not end on block boundaries
   quantizer.add(std::span(values).first(some));
   quantizer.add(std::span(values).subspan(some));
   return quantizer.finish();
@@ -86,7 +86,8 @@ TEST(Nf4, RoundTripsShortBlocksAndZeros) {
   EXPECT_EQ(back[66], -2);
 }
 
-// Exact in f32, of blocks with different absmaxes and in no simple order: what the script computes with NumPy.
+// Values exact in f32, in blocks with different absmaxes and without a simple order; the script computes the same with
+// NumPy.
 std::vector<float> sample() {
   std::vector<float> values(20011);
   for (size_t i = 0; i < values.size(); ++i) {

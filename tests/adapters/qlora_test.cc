@@ -1,5 +1,5 @@
-// A frozen model in NF4: steps are those of the dequantized weights to the bit; ranks share records; checkpoints,
-// resuming and merging; folders as bitsandbytes has them; what is refused.
+// A frozen model in NF4: steps match the dequantized weights bit for bit; ranks share quantized records; also
+// checkpoints, resuming, merging, folders written by bitsandbytes, and refused options.
 #include <gtest/gtest.h>
 
 #include "convert/floats.h"
@@ -34,7 +34,7 @@ class QloraRun : public AdaptedRun {
   }
 };
 
-// A run beside NF4, and one beside a plain folder of what the NF4 stands for: the same bits, in f32.
+// A run on NF4 and a run on a plain folder with the dequantized values give the same bits in f32.
 TEST_F(QloraRun, StepsMatchTrainingOnTheDequantizedWeights) {
   for (const bool nested : {true, false}) {
     const std::string plain = path(nested ? "plain_nested" : "plain_single"), name = nested ? "a" : "b";
@@ -49,7 +49,7 @@ TEST_F(QloraRun, StepsMatchTrainingOnTheDequantizedWeights) {
   }
 }
 
-// The bytes of a folder are taken as they are: quantizing the dequantized weights again would give others.
+// The bytes of a folder are used unchanged: quantizing the dequantized weights again would give other bytes.
 TEST_F(QloraRun, Nf4FoldersAreLoadedBitExactly) {
   for (const bool nested : {true, false}) {
     const ModelFolder original(base()), stored(nf4_base(nested));

@@ -48,7 +48,7 @@ TEST(NoiseScale, IsUnknownWithoutSignalAndIgnoresInvalidNorms) {
   const auto before = good.tokens();
   ASSERT_TRUE(before);
   good.add({1, std::nan("")}, {4, 7});
-  good.add({4, 10}, {4, 7});  // batches of one size tell nothing
+  good.add({4, 10}, {4, 7});  // batches of equal size carry no information
   EXPECT_EQ(good.tokens(), before);
 }
 

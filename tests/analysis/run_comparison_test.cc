@@ -1,4 +1,4 @@
-// Two runs compared: gaps of losses, shares of rounding, alarms beyond the limits.
+// Comparison of two runs: loss gaps, quantization statistics, and alarms beyond the limits.
 #include "analysis/run_comparison.h"
 
 #include <gtest/gtest.h>

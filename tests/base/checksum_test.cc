@@ -54,7 +54,8 @@ TEST(Crc32c, StreamingEqualsOneShot) {
 }
 
 TEST(Xxh3, MatchesPublishedValues) {
-  EXPECT_EQ(Xxh3().hex(), "99aa06d3014798d86001c324468d497f");  // of the empty input [xxHash specification, test suite]
+  EXPECT_EQ(Xxh3().hex(),
+            "99aa06d3014798d86001c324468d497f");  // digest of the empty input [xxHash specification, test suite]
   EXPECT_EQ(xxh3_hex(bytes_of("")), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(xxh3_hex(bytes_of("a")), "a96faf705af16834e6c632b61e964e1f");
 }
@@ -67,7 +68,7 @@ TEST(Xxh3, StreamingEqualsOneShotForAnyCut) {
   for (size_t cut : {0u, 1u, 16u, 17u, 128u, 240u, 241u, 1023u, 1024u, 1025u, 2048u, 2999u, 3000u}) {
     Xxh3 h;
     h.update(std::span(v).first(cut));
-    const Xxh3 fork = h;  // a copy goes on by itself
+    const Xxh3 fork = h;  // a copy continues independently
     h.update(std::span(v).subspan(cut));
     ASSERT_EQ(h.hex(), whole) << cut;
     ASSERT_EQ(fork.hex(), xxh3_hex(std::span(v).first(cut))) << cut;

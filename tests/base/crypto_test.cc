@@ -1,4 +1,4 @@
-// SHA-256, HMAC and Poly1305 against the published vectors; a message in parts has the tag of the whole.
+// SHA-256, HMAC and Poly1305 against published vectors; a message added in parts gives the tag of the full message.
 #include "base/crypto.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What files and other programs say reaches a terminal as text, never as commands to it.
+// Text from files and other programs reaches a terminal escaped, never as control sequences.
 #include "base/escape.h"
 
 #include <gtest/gtest.h>

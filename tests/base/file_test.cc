@@ -76,7 +76,7 @@ TEST_F(File, FileSystemWithoutLocksOnlyWarns) {
   }
 }
 
-// Who may write into a folder must not lead our writing elsewhere.
+// Other users with write access to a folder must not redirect our writes through links.
 TEST_F(File, PlantedLinksAreNotFollowed) {
   write_file(at("victim"), "precious");
   fs::create_directory(at("run"));

@@ -109,7 +109,7 @@ TEST(RandomNormal, IsFiniteAtTheExtremesOfItsInput) {
   EXPECT_LT(std::sqrt(-2 * std::log(0.5 * 0x1p-32)), 6.8);  // the largest radius
 }
 
-// Value i does not depend on which rank, thread or piece draws it.
+// Value i does not depend on the rank, thread or shard that draws it.
 TEST(RandomNormal, DependsOnlyOnTheIndex) {
   std::vector<float> forward, backward;
   for (uint64_t i = 0; i < 100; ++i) forward.push_back(random_normal(7, 8, i));

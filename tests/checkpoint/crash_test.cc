@@ -1,5 +1,5 @@
-// The promise of the save folder: whatever instant a run dies at, whatever call fails, the newest valid step is the
-// last committed one (or the one being committed, complete), it loads, and every step that is listed is whole.
+// The guarantee of the save folder: whenever a run dies and whichever call fails, the newest valid step is the last
+// committed one (or the one being committed, complete), it loads, and every listed step is complete.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -58,7 +58,7 @@ class Crash : public Scratch {
     return status;
   }
 
-  // The promise, before and after the next run takes the lock. Gives whether the new step 2 is the one found.
+  // Checks the guarantee before and after the next run takes the lock. Returns whether the new step 2 was found.
   bool expect_kept_promise(const Past& past) {
     const bool before = check_newest(past);
     { const RunLock lock(root); }
@@ -192,7 +192,7 @@ TEST_F(Crash, EveryFailingSystemCallIsAClearErrorOrHarmless) {
         EXPECT_TRUE(message == "no error" || !is_new || !past.has_step_2 || old_kept);
         // Nothing unfinished is left; an old generation may be, until the next start, when it could not be removed.
         EXPECT_TRUE(is_new || !fs::exists(cat(root, "/", tmp_folder(2)))) << "the unfinished folder is left";
-        save_sample(lock, 2, new_generation(past));  // trying again, with the same lock, works
+        save_sample(lock, 2, new_generation(past));  // a retry with the same lock works
         EXPECT_EQ(loaded_generation(newest_valid(root)->path, 2, 2), int64_t(new_generation(past)));
         if (HasFailure()) return;
       }
@@ -295,7 +295,8 @@ TEST_F(Crash, FiftyRandomKillsKeepAValidCheckpoint) {
     }
     close(said[1]);
     const uint64_t moment = random_bits(seed, 1, uint64_t(round));
-    for (uint64_t saves = moment % 3; saves > 0; --saves)  // that have been done by then, whatever the machine's pace
+    for (uint64_t saves = moment % 3; saves > 0;
+         --saves)  // saves completed by then, independent of the machine's speed
       ASSERT_EQ(read(said[0], &committed, sizeof committed), ssize_t(sizeof committed));
     usleep(useconds_t((moment >> 8) % window));
     kill(child, SIGKILL);
@@ -316,7 +317,8 @@ TEST_F(Crash, FiftyRandomKillsKeepAValidCheckpoint) {
   EXPECT_GT(committed, 1);
 }
 
-// Runs in a child with a small file system of its own on `root`; exits 0 if all is as promised, 99 without permission.
+// Runs in a child process with a small file system mounted on `root`; exits 0 if the guarantee holds, 99 without
+// permission to mount.
 int on_a_tiny_disk(const std::string& root) {
   const pid_t child = fork();
   if (child == 0) {

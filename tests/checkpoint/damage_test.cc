@@ -1,5 +1,5 @@
-// Law of verification: every byte of a checkpoint matters. Each one is changed in turn, files are cut, grown, removed
-// and exchanged; each time the report names the file and a range that holds the damage.
+// Law of verification: every byte of a checkpoint matters. Each byte is changed once; files are truncated, extended,
+// removed and swapped; each time the report names the file and a range that contains the damage.
 #include <sys/stat.h>
 
 #include "checkpoint/verify.h"
@@ -125,7 +125,7 @@ TEST_F(Damage, FileOfAnotherStepIsDetected) {
   }
 }
 
-TEST_F(Damage, ZeroedBlocksAreDetected) {  // what a file system leaves of data that was never written
+TEST_F(Damage, ZeroedBlocksAreDetected) {  // as left by a file system for data that was never written
   for (const std::string& file : files) {
     const std::string good = slurp(path(file));
     spill(path(file), std::string(good.size(), '\0'));

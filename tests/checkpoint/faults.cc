@@ -1,4 +1,4 @@
-// Definitions that take precedence over libc's for this program; each does the real thing by syscall(2).
+// Definitions that override libc's in this program; each performs the real call by syscall(2).
 #include "tests/checkpoint/faults.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 namespace athanor::test::faults {
 namespace {
 
-// The interposed functions have no argument to carry this: the one place where a test program needs state of its own.
+// The interposed functions have no argument for this state, so this test program keeps it in globals.
 struct State {
   bool active = false;
   Plan plan;
@@ -32,7 +32,7 @@ State& state() {
   return s;
 }
 
-// Calls come from several threads where files are verified. A scope begins and ends while these do not run.
+// Verification calls these functions from several threads. A scope begins and ends only while those threads do not run.
 std::mutex& calls_mutex() {
   static std::mutex mutex;
   return mutex;

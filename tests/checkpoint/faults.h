@@ -32,7 +32,7 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 };
 
-const std::vector<Call>& calls();  // of the latest scope
+const std::vector<Call>& calls();  // calls of the latest scope
 bool fault_reached();              // whether the call, or the read, to fail was made
 
 std::vector<Call> read_log(const std::string& path);

@@ -1,4 +1,4 @@
-// Law of reading: whatever pieces a tensor was saved in, any box of it comes back with the same bits; pieces that leave
+// Law of reading: however a tensor was sharded when saved, any box of it is restored bit for bit; shards that leave
 // holes, overlap or disagree are refused.
 #include "checkpoint/reader.h"
 

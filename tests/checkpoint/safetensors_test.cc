@@ -1,5 +1,5 @@
-// Laws of safetensors: what is written is read back bit for bit, the bytes are the reference writer's, and no header,
-// however hostile, gets past validation.
+// Laws of safetensors: tensors round-trip bit for bit, the bytes match the reference writer, and no hostile header
+// passes validation.
 #include "checkpoint/safetensors.h"
 
 #include <sys/stat.h>
@@ -78,7 +78,8 @@ TEST_F(Safetensors, TensorOrderMatchesTheReferenceWriter) {
   const SafetensorsFile file(at("x"));
   std::vector<std::string> order;
   for (const auto& t : file.tensors()) order.push_back(t.name);
-  // By dtype: I64, F64, F32, I32, BF16, F16, U8; then by name. Empty ones share an offset with their successor.
+  // Sorted by dtype: I64, F64, F32, I32, BF16, F16, U8; then by name. Empty tensors share an offset with their
+  // successor.
   const std::string text = slurp(at("x"));
   std::map<size_t, std::string> by_position;
   for (const auto& t : owned) {
@@ -128,7 +129,7 @@ TEST_F(Safetensors, PiecesAndStridedViewsAreJoined) {
 }
 
 TEST_F(Safetensors, BlocksLargerThanTheBufferKeepTheirChecksums) {
-  // Crosses the writer's 1 MiB blocks with odd pieces before and after.
+  // Crosses the writer's 1 MiB blocks, with odd sizes before and after.
   auto t = random_tensor("w", DType::u8, {(3 << 20) + 17});
   TensorData cut = t.data;
   cut.pieces = {std::span(t.bytes).first(3), std::span(t.bytes).subspan(3, (2 << 20) + 5),
@@ -189,7 +190,7 @@ std::string entry(std::string_view fields, size_t data_bytes = 8) {
   return file_with(cat(R"({"a":{)", fields, "}}"), data_bytes);
 }
 
-// A length field that lies, and what follows it.
+// A wrong length field, and the errors that result from it.
 std::string length(uint64_t n, std::string_view rest) {
   std::string s(8, '\0');
   std::memcpy(s.data(), &n, 8);

@@ -77,7 +77,7 @@ inline int64_t loaded_generation(const std::string& dir, int64_t step, uint64_t 
   return -1;
 }
 
-// Names in a folder that begin with a dot, but for the lock.
+// Names in a folder that begin with a dot, except the lock.
 inline std::vector<std::string> hidden_names(const std::string& root) {
   std::vector<std::string> names;
   for (const std::string& name : folder_names(root))

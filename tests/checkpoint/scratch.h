@@ -1,4 +1,4 @@
-// What the checkpoint tests share: a folder that vanishes, and tensors with known random content.
+// Helpers of the checkpoint tests: a temporary folder, and tensors with known random content.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ class Scratch : public testing::Test {
 // Plain, non-atomic access for tests that damage files.
 inline std::string slurp(const std::string& path) { return read_file(path, int64_t{1} << 30); }
 inline void spill(const std::string& path, std::string_view content) {
-  std::filesystem::remove(path);  // some file systems sync what is truncated and written again: slow
+  std::filesystem::remove(path);  // some file systems sync a file that is truncated and rewritten, which is slow
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
 }
 

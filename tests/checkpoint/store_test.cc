@@ -1,5 +1,5 @@
-// Laws of the save folder: only whole steps are listed, one run at a time writes, saving a step again replaces it,
-// pruning never costs the last good step, and failure leaves what was there before.
+// Laws of the save folder: only complete steps are listed, only one run writes at a time, saving a step twice replaces
+// it, pruning never removes the last good step, and a failure keeps existing checkpoints.
 #include "checkpoint/store.h"
 
 #include <signal.h>
@@ -123,7 +123,7 @@ TEST_F(Store, NewestValidSkipsDamagedStepsAndReportsWhy) {
   EXPECT_EQ(newest_valid(root, nullptr, verify_sizes)->step, 3);  // sizes alone cannot see a flipped bit
 }
 
-// What cannot be read is not damaged: a run that took an older step for the newest would replace it.
+// An unreadable step is not treated as damaged: a run that fell back to an older step would overwrite it.
 TEST_F(Store, UnreadableStepIsAnErrorAndIsNotSkipped) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
@@ -139,8 +139,8 @@ TEST_F(Store, UnreadableStepIsAnErrorAndIsNotSkipped) {
   EXPECT_NE(error.find(cat(step(2), ": cannot be read")), error.npos) << error;
 }
 
-// A disk or network that fails once: whatever read it is, and whether it gives an error or too little, the newest step
-// stays the newest.
+// A disk or network read fails once: whichever read it is, and whether it returns an error or too few bytes, the newest
+// step stays the newest.
 TEST_F(Store, TransientReadErrorIsNotDamage) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
@@ -386,7 +386,7 @@ TEST_F(Store, PruneDoesNotCountIncompleteSteps) {
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
   fs::remove(step(4) + "/model.safetensors");
   fs::remove(step(2) + "/manifest.json");
-  EXPECT_EQ(prune(lock, 3), Steps{});   // only 1 and 3 are whole
+  EXPECT_EQ(prune(lock, 3), Steps{});   // only 1 and 3 are complete
   EXPECT_EQ(prune(lock, 1), Steps{1});  // 2 has no manifest and stays
   EXPECT_EQ(steps(), (Steps{2, 3, 4}));
 }
@@ -464,12 +464,12 @@ TEST_F(Store, DiskFullDuringASaveKeepsExistingCheckpoints) {
   EXPECT_EQ(newest_valid(root)->step, 1);
   EXPECT_EQ(loaded_generation(step(1), 1, 1), 0);
   const RunLock lock(root);
-  save_sample(lock, 2);  // and the run can go on once there is room
+  save_sample(lock, 2);  // the run can continue once there is space
   EXPECT_EQ(newest_valid(root)->step, 2);
 }
 
-// tests/checkpoint/golden holds sample step 3 as format version 1 wrote it. It is never written anew: what was saved
-// once must load for ever.
+// tests/checkpoint/golden holds sample step 3 as written by format version 1. It is never rewritten: old checkpoints
+// must stay loadable.
 TEST_F(Store, FormatVersion1StillLoads) {
   const std::string golden = "tests/checkpoint/golden/step-00000003";
   const Verification v = verify_checkpoint(golden, Depth::checksums);

@@ -1,5 +1,5 @@
-// Laws of sharded weights: the plan holds every tensor once and obeys the limit, the index leads back to the same
-// bytes, and no index leaves its folder.
+// Laws of sharded weights: the plan holds every tensor once and obeys the limit, the index gives the same bytes, and no
+// index refers to files outside its folder.
 #include "checkpoint/weights.h"
 
 #include "tests/checkpoint/scratch.h"

@@ -1,5 +1,5 @@
-// Who does not know the secret of a job, on the same machine or network, against ranks that are about to meet or have
-// met: each test plays one attack. docs/security.md says what is promised.
+// Attackers without the job's secret, on the same machine or network, against ranks that are connecting or connected:
+// each test performs one attack. docs/security.md states the guarantees.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -67,8 +67,8 @@ size_t relay(const Fd& a, const Fd& b, const std::atomic<bool>& stop) {
   return passed;
 }
 
-// Rank 0 finds its port taken and moves on; whoever took it stands between it and the others, and may change what it
-// passes on.
+// Rank 0 finds its port in use and takes the next one; the process on that port is a man in the middle and may modify
+// what it forwards.
 TEST(Attack, ManInTheMiddleLearnsNothing) {
   const auto port = listen_on("127.0.0.1", 0);
   const Setting s{.ranks = 2, .port = port_of(*port)};
@@ -184,7 +184,7 @@ TEST(Attack, ModifiedOrReplayedTensorsAreRefused) {
     EXPECT_FALSE(arrive([&](const std::string& sent) { return flipped(sent, at); }, 1)) << at;
 }
 
-// Rank 0 alone while the attack lasts; then rank 1 comes, and both can work.
+// Rank 0 is alone during the attack; then rank 1 connects, and both can communicate.
 void expect_a_job_after(const std::function<void(const Setting&)>& attack) {
   const Setting s{.ranks = 2};
   std::vector<std::string> errors(2);
@@ -255,7 +255,8 @@ TEST(Attack, SilentConnectionsUseFewDescriptorsAndDelayNobody) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Keeps a connection open without a descriptor of this process: on its way to whoever reads the other end.
+// Keeps a connection open without a descriptor of this process: it is in flight in a socket message to the reader of
+// the other end.
 void put_aside(const Fd& holder, const Fd& connection) {
   char nothing = 0;
   iovec bytes{&nothing, 1};
@@ -374,7 +375,7 @@ TEST(Attack, IgnoresListenerOnIpv6Loopback) {
   EXPECT_FALSE(readable(*stranger, 0));
 }
 
-// A listener that is slow must not count a guest that has given up: it comes again.
+// A slow listener must not admit a peer that has given up: that peer connects again.
 TEST(Doorkeeper, DisconnectedPeerIsNotAdmitted) {
   Doorkeeper door(*listen_on("127.0.0.1", 0), "a secret of the test", Purpose::data);
   const auto turn = [&] {
@@ -391,7 +392,7 @@ TEST(Doorkeeper, DisconnectedPeerIsNotAdmitted) {
   for (int k = 0; k < 5; ++k) EXPECT_TRUE(turn().empty());
 }
 
-// A rank that was stopped on its way in and goes on believes that its last message lets it in.
+// A rank that was stopped while connecting and then continues assumes that its last message admits it.
 TEST(Doorkeeper, AuthenticatedPeerMayConfirmLate) {
   const std::string secret = "a secret of the test";
   Doorkeeper door(*listen_on("127.0.0.1", 0), secret, Purpose::data, 0.02);

@@ -1,4 +1,4 @@
-// What every transport promises, as one function per law, to be called on all ranks of a group.
+// Laws of every transport, one function each, called on all ranks of a group.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -166,7 +166,8 @@ inline void messages_arrive_in_order(Communicator& c) {
   }
 }
 
-// Every rank starts to send to both neighbours before any receives, and larger messages than the system has room for.
+// Every rank starts to send to both neighbours before any rank receives, with messages larger than the system's
+// buffers.
 inline void started_sends_need_no_receiver(Communicator& c) {
   if (c.size() == 1) return;
   constexpr size_t kLarge = 3 << 20;
@@ -188,7 +189,7 @@ inline void started_sends_need_no_receiver(Communicator& c) {
   c.finish_sends(before, 0);
 }
 
-// Every rank with every other, in the same rounds: both directions at once.
+// Every rank exchanges with every other in the same rounds, in both directions at once.
 inline void exchanges_cross(Communicator& c) {
   for (int distance = 1; distance < c.size(); distance *= 2) {
     const int peer = c.rank() ^ distance;
@@ -235,7 +236,7 @@ inline void groups_are_ordered_by_key_and_work_alone(Communicator& c) {
   group->barrier();
 }
 
-// Odd sizes, many calls, several groups by turns: nothing of one call leaks into the next.
+// Odd sizes, many calls and several groups in alternation: no call affects the next.
 inline void calls_do_not_mix(Communicator& c) {
   const auto second = c.split(0, c.rank());
   for (int64_t call = 0; call < 40; ++call) {

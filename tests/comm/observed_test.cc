@@ -1,4 +1,4 @@
-// An observed communicator passes every call on as it is, and tells which ones begin and end.
+// An observed communicator forwards every call unchanged and reports when it begins and ends.
 #include "comm/observed.h"
 
 #include <gtest/gtest.h>

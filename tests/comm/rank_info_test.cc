@@ -1,4 +1,4 @@
-// Who am I? Every launcher's variables as they were seen, and the traps: leaked, half-set and wrong ones.
+// Rank detection: the variables that every launcher was seen to set, and leaked, incomplete and wrong ones.
 #include "comm/rank_info.h"
 
 #include <gtest/gtest.h>
@@ -95,12 +95,12 @@ TEST(RankInfo, ReadsMpichVariables) {
 TEST(RankInfo, ReadsSlurmStepVariables) {
   const RankInfo r = find_ranks({}, slurm_step());
   EXPECT_EQ(r.rank, 5);
-  EXPECT_EQ(r.world, 8);  // of the step, not of the job
+  EXPECT_EQ(r.world, 8);  // ranks of the step, not of the job
   EXPECT_EQ(r.local_rank, 1);
   EXPECT_EQ(r.host, "gpu-007");
   EnvironmentVariables next = slurm_step();
   next["SLURM_STEP_ID"] = "1";
-  EXPECT_NE(r.port, find_ranks({}, next).port);  // two steps of one job do not meet
+  EXPECT_NE(r.port, find_ranks({}, next).port);  // two steps of one job use different ports
   next["SLURM_STEP_NODELIST"] = "gpu-007";
   EXPECT_EQ(find_ranks({}, next).host, "127.0.0.1");
 }

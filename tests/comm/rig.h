@@ -14,7 +14,7 @@
 
 namespace athanor::testing {
 
-constexpr double kAmple = 120;  // seconds, for whatever is expected to go well
+constexpr double kAmple = 120;  // seconds, for operations that are expected to succeed
 
 // A port that was free a moment ago.
 inline int free_port() { return port_of(*listen_on("127.0.0.1", 0)); }
@@ -24,11 +24,11 @@ struct Setting {
   double timeout = kAmple;
   Timeouts timeouts = {.startup = kAmple, .step = kAmple, .evaluation = kAmple, .saving = kAmple, .silence = kAmple};
   std::string host = "127.0.0.1";
-  int hasty = -1;  // a rank with limits of its own: for what the others wait for from it
+  int hasty = -1;  // rank that uses of_hasty instead of timeouts
   Timeouts of_hasty = {};
-  int absent = -1;                                // a rank that never comes
-  int fan_out = kFanOut;                          // of the tree of ranks
-  std::string secret = to_hex(random_bytes(16));  // whoever else meets on these ports has another
+  int absent = -1;                                // rank that never connects
+  int fan_out = kFanOut;                          // fan-out of the tree of ranks
+  std::string secret = to_hex(random_bytes(16));  // other jobs on these ports have another secret
 };
 
 inline RendezvousOptions options(const Setting& s, int rank) {
@@ -69,8 +69,8 @@ inline void expect_all(const std::vector<std::string>& errors, const std::string
     }
 }
 
-// Runs work on this rank and, like the program, reports its error to the other ranks before the rank leaves: without
-// the report, the others learn of the connection's end alone. For the body of run().
+// Runs `work` on this rank and, like the program, reports its error to the other ranks before the rank leaves: without
+// the report the others only see that the connection ended. For the body of run().
 inline void reporting_errors(Rendezvous& rendezvous, const std::function<void()>& work) {
   try {
     work();
@@ -79,7 +79,7 @@ inline void reporting_errors(Rendezvous& rendezvous, const std::function<void()>
   }
 }
 
-// True if the errors of all ranks but `except` contain `part`; prints those that do not. For use in patiently().
+// True if the errors of all ranks except `except` contain `part`; prints those that do not. For use in patiently().
 inline bool all_say(const std::vector<std::string>& errors, const std::string& part, int except = -1) {
   for (int r = 0; r < int(errors.size()); ++r) {
     if (r == except || errors[size_t(r)].find(part) != std::string::npos) continue;

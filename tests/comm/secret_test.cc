@@ -1,4 +1,4 @@
-// The secret of a job: where it comes from, who may read it, and that nobody else's is taken.
+// The secret of a job: where it comes from, who may read it, and that no other job's secret is used.
 #include "comm/secret.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Ranks of one machine that exchange tensors through shared memory: threads of this process with a rendezvous each.
-// They keep the laws of every transport, whoever does not know the job's secret stays outside, and a rank that ends is
-// named.
+// Ranks of one machine that exchange tensors through shared memory; each is a thread of this process with its own
+// rendezvous. The laws of every transport hold, processes without the job's secret are rejected, and a rank that ends
+// is named.
 #include "comm/shared_link.h"
 
 #include <fcntl.h>
@@ -58,7 +58,7 @@ TEST(SharedMemory, LargeReductionsMatchTcpBitExactly) {
   }));
 }
 
-// A rank that shares no memory, such as one of another user or network namespace, is reached over TCP.
+// A rank that cannot share memory, for example of another user or network namespace, is reached over TCP.
 TEST(SharedMemory, RanksThatCannotShareMemoryUseTcp) {
   expect_none(run({.ranks = 3}, [](Rendezvous& r) { every_law(*make_tcp(r, "", r.rank() != 1)); }));
 }

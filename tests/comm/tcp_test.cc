@@ -111,8 +111,8 @@ TEST(Rendezvous, StrangersAreRejectedAndDelayNobody) {
   expect_none(errors);
 }
 
-// Who closes without having read all breaks the connection: nothing can be sent any more, and what it said before
-// counts.
+// A peer that closes with unread data breaks the connection: nothing can be sent any more, but the messages that it
+// sent before are still read.
 TEST(Pipe, ReadsBufferedBytesAfterTheConnectionBreaks) {
   const auto listener = listen_on("127.0.0.1", 0);
   std::string why;
@@ -159,7 +159,7 @@ TEST(Failure, KilledRankIsReportedToAllOthers) {
     const auto errors = run({.ranks = 3}, [&](Rendezvous& r) {
       const auto c = make_tcp(r, "");
       c->barrier();
-      if (r.rank() == victim) throw Error("killed", Exit::error);  // leaves without goodbye
+      if (r.rank() == victim) throw Error("killed", Exit::error);  // leaves without a report
       for (;;) c->barrier();
     });
     expect_all(errors, cat("4 rank ", victim, " (", host_name(), ") is gone"), victim);
@@ -194,14 +194,14 @@ double& limit_of(Timeouts& t, Activity activity) {
                                             : t.saving;
 }
 
-// Until the others have given up.
+// Waits until the others have timed out.
 void hang(Rendezvous& r) {
   pollfd p{r.failure_fd(), POLLIN, 0};
   poll(&p, 1, int(kAmple * 1000));
   r.throw_if_failed();
 }
 
-// The others must have come to their collective within the limit: what they said before may still be that they wait.
+// The others must have reached their collective within the timeout: their last message may still say that they wait.
 TEST(Failure, HangingRankIsReportedWithinItsTimeout) {
   patiently({0.6, 6, 30}, [](double limit) {
     Arrivals connected{3};
@@ -243,7 +243,7 @@ TEST(Failure, EachActivityHasItsOwnTimeout) {
       });
       expect_all(errors, "4 rank 1 (");
       expect_all(errors, cat("hangs: no progress while others waited for ", limit, " s, ", words));
-      return all_say(errors, "was at step 7, collective 2 of it: barrier", 1);  // to which rank 0 came in time
+      return all_say(errors, "was at step 7, collective 2 of it: barrier", 1);  // rank 0 reached it in time
     });
 }
 
@@ -275,7 +275,7 @@ TEST(Failure, StepBelowTheMinimumTimeoutIsNotAHang) {
   });
 }
 
-// Who looks at others and comes late does not blame them for that.
+// A rank that checks its peers late does not count its own delay as theirs.
 TEST(Rendezvous, AccountsForTimeItsThreadWasStalled) {
   const Deadline begin = Clock::now();
   Deadline looked = begin - std::chrono::seconds(10);

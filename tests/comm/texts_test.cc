@@ -1,4 +1,4 @@
-// Texts come to all ranks whole, whatever their sizes and bytes.
+// Texts reach all ranks completely, for any sizes and bytes.
 #include "comm/texts.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// Rank r's: empty on rank 0, with a zero byte and a tail of its own length elsewhere.
+// Text of rank r: empty on rank 0, otherwise with a zero byte and a tail whose length depends on the rank.
 std::string text_of(int rank) {
   return rank == 0 ? "" : cat("rank ", rank, std::string(1, '\0'), std::string(size_t(rank) * 1000, char(0xf0 + rank)));
 }

@@ -1,4 +1,4 @@
-// Ranks as threads keep the laws of every transport, and a rank that fails or leaves ends the waits of the others.
+// Ranks as threads keep the laws of every transport, and a rank that fails or leaves unblocks the others.
 #include "comm/threads.h"
 
 #include <atomic>
@@ -68,7 +68,7 @@ TEST(Threads, FailedRankUnblocksAllOthers) {
   }
 }
 
-// A message is the sender's memory: gone once the sender has been told to stop.
+// A message points into the sender's memory, which is gone once the sender has been stopped.
 TEST(Threads, MessageOfAStoppedRankIsNotReceived) {
   std::atomic<bool> left{false};
   EXPECT_THROW(run_ranks(3,

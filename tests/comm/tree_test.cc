@@ -56,7 +56,7 @@ TEST(Tree, CollectivesKeepEveryLaw) {
   }));
 }
 
-// Ranks as threads, but one that is a process of its own and can be killed or stopped like one.
+// Ranks are threads, except one that is a process and can be killed or stopped.
 struct Victim {
   int rank = 0, signal = SIGKILL;
 };
@@ -79,7 +79,7 @@ void work_until_failure(Rendezvous& r, const std::function<void(int step)>& afte
 
 Seen hit(const Setting& s, const Victim& victim, int steps) {
   const pid_t process = fork();
-  CHECK(process >= 0, "fork");  // kill(-1) would hit everybody
+  CHECK(process >= 0, "fork");  // kill(-1) would signal every process
   if (process == 0) {
     try {
       Rendezvous r(options(s, victim.rank));
@@ -143,7 +143,7 @@ TEST(Tree, FailedOrMissingInnerRankIsNamed) {
   });
 }
 
-// The others of the tree are told of a hang by way of rank 0.
+// The other ranks of the tree are notified of a hang through rank 0.
 TEST(Tree, HangingRankIsNamed) {
   Setting s{.ranks = 12, .hasty = 11, .of_hasty = {.startup = 1, .silence = kAmple}, .fan_out = 2};
   std::atomic<int> arrived{0};
@@ -178,7 +178,7 @@ TEST(Tree, InnerRanksListenOnTheConfiguredInterface) {
     return errors;
   };
   expect_none(with("lo", kAmple));
-  // The first of them to come ends the job; whoever comes after that finds no rank 0.
+  // The first of them to connect ends the job; later ones find no rank 0.
   patiently({1, 10, 60}, [&](double limit) {
     const std::string said = with("nosuchinterface", limit)[0];
     return (said.starts_with("rank 1 failed: ") || said.starts_with("rank 2 failed: ")) &&
@@ -202,7 +202,7 @@ TEST(Tree, ManyRanksConnectAgreeAndDetectALostRank) {
   Setting s{.ranks = asked ? std::atoi(asked) : kSanitized ? 20 : 64};
   const int victim = std::min(21, s.ranks - 1);
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    if (signal == SIGSTOP && !asked) continue;  // it takes the 8 s of silence
+    if (signal == SIGSTOP && !asked) continue;  // it takes the 8 s heartbeat timeout
     if (asked) s.timeouts.silence = Timeouts{}.silence;
     const Seen seen = hit(s, {.rank = victim, .signal = signal}, asked ? 20 : 3);
     s.port = free_port();

@@ -44,7 +44,7 @@ TEST(Cli, SuggestsTheNearestVerbAndOption) {
   EXPECT_LT(run({"devices", std::string(100'000, 'A')}).error.size(), 1100u);
 }
 
-// By the launcher, once: no rank is started.
+// The launcher refuses the command line once and starts no rank.
 TEST(Cli, LauncherRefusesInvalidCommandLinesOnce) {
   for (const char* ranks : {"1", "3"}) {
     const Ran ran = run({"launch", "--ranks", ranks, "tran", "x.json"});

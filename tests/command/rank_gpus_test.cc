@@ -1,4 +1,5 @@
-// Each rank takes a GPU of its own, whether the launcher shows it all of a machine's or one, and two on one are named.
+// Each rank uses its own GPU, whether the launcher shows it one GPU or all of the machine's; two ranks on one GPU are
+// named.
 #include "command/rank_gpus.h"
 
 #include <gtest/gtest.h>

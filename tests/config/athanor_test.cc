@@ -1,5 +1,4 @@
-// Options of a model's blocks that only model_type athanor leaves open: read, written, and refused where they do not
-// fit.
+// Model options that only model_type athanor exposes: read, written, and refused in invalid combinations.
 #include <nlohmann/json.hpp>
 
 #include "tests/config/helpers.h"

@@ -25,7 +25,7 @@ inline Config parse(const std::string& text, std::vector<std::string> overrides 
   return parse_config(text, "run.json", ".", overrides, notices);
 }
 
-// The message of the Error that fn throws, which must carry the exit code of wrong usage; "" if it throws none.
+// Message of the Error that fn throws, which must have the exit code of wrong usage; "" if it throws none.
 template <class Fn>
 std::string error_of(Fn&& fn) {
   try {
@@ -41,7 +41,7 @@ inline std::string error_in(const std::string& text, std::vector<std::string> ov
   return error_of([&] { parse(text, overrides); });
 }
 
-// The same for the small configuration.
+// Like error_in, for the small configuration.
 inline std::string error_with(std::vector<std::string> overrides) {
   return error_in(small_config(), std::move(overrides));
 }
@@ -65,7 +65,7 @@ inline nlohmann::json with_key(nlohmann::json j, const std::string& key, const n
   j[key] = value;
   return j;
 }
-// All members at once: the resolved dump without the training keys.
+// Compares all members at once: the resolved dump without the training keys.
 inline std::string model_text(const ModelConfig& m) {
   Config c;
   c.model = m;

@@ -68,7 +68,7 @@ TEST(ModelConfig, TokenIdsBeyondTheVocabularyAreDropped) {
   }));
 }
 
-// Each family has one activation, whichever key names it.
+// Each family has exactly one activation, under any of the keys that name it.
 TEST(ModelConfig, ActivationsOfOtherFamiliesAreRefused) {
   json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64},      {"n_head", 4},
                {"n_layer", 2},         {"n_positions", 32}, {"vocab_size", 99}};
@@ -162,7 +162,7 @@ TEST(ModelConfig, YarnRoundTrips) {
   expect_parts(error_of_model(with_key(llama_json(), "rope_scaling", bad)), {"beta_fast", "beta_slow 21"});
 }
 
-// As the hub has them, apart from what belongs to people: dropout and lists of end tokens are noted, not refused.
+// Files as published on the hub: dropout and lists of end tokens are noted and not refused.
 TEST(ModelConfig, PublishedConfigsAreRead) {
   const std::string folder = ::testing::TempDir() + "athanor_published_config.json";
   const auto load = [&](const std::string& text, size_t remarks) {
@@ -202,7 +202,7 @@ TEST(ModelConfig, PublishedConfigsAreRead) {
   std::remove(folder.c_str());
 }
 
-// A config.json of its own, as another program publishes it.
+// A config.json as published by another program.
 struct Published {
   ModelConfig model;
   std::vector<std::string> notices;

@@ -107,7 +107,8 @@ TEST(Files, ErrorsNameTheFile) {
   expect_parts(error_of([&] { load_config(names_broken); }), {"broken.json:3: model.vocab_size"});
 }
 
-// A run that starts from weights has their shape, wherever init_from is said, and another one only if it is told so.
+// A run that starts from weights gets their shape, wherever init_from is given, and another shape only if `model` sets
+// one.
 TEST(Files, InitFromSetsTheModel) {
   Folder folder;
   folder.write("weights/config.json", kSmallModel);

@@ -83,7 +83,7 @@ TEST(Parse, RangesAreEnforced) {
   expect_parts(wrong("\"weight_decay\": NaN"), {"run.json:2:", "not valid JSON"});
 }
 
-// A bound is said where it is exceeded.
+// The bound is named where it is exceeded.
 TEST(Parse, NumbersAboveTheGlobalBoundNameIt) {
   for (const char* text : {"1e18", "1000000000000000000", "99999999999999999999"})
     expect_parts(error_in(small_config(cat("\"seed\": ", text, ",\n"))),

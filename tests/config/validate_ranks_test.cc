@@ -1,4 +1,4 @@
-// How ranks share the work: sizes that cannot work together are refused with both values.
+// Parallelism: sizes that do not work together are refused with both values.
 #include "tests/config/helpers.h"
 
 namespace athanor {

@@ -155,7 +155,7 @@ TEST(Validate, StopAtLossAndRollbackNeedTheirKeys) {
   expect_parts(error_with({"loss_spikes.rollback=true", "save="}), {"rollback", "`save`"});
 }
 
-// DeepSpeed's CurriculumScheduler: fixed_linear of the steps from 1, whatever their batches.
+// DeepSpeed's CurriculumScheduler, fixed_linear: depends on the steps, counted from 1, and not on their batch sizes.
 TEST(Validate, SequenceLengthWarmUpMatchesDeepSpeed) {
   for (const std::string& ramp : {std::string("rampup_batch_size=null"), std::string("rampup_batch_size=[4,4,60]")}) {
     const Config c = parse(small_config(),

@@ -38,7 +38,7 @@ std::vector<float> ramp(float first, int count) {
 }
 
 TEST(GgmlType, BlocksOf32MatchHandComputedBytes) {
-  // The value of largest magnitude, -8, becomes code 0 with scale 1; zeros become 8.
+  // The value of maximum magnitude, -8, is quantized to 0 with scale 1; zeros become 8.
   EXPECT_EQ(quantized(GgmlType::q4_0, ramp(-8, 16)), parts({{0x00, 0x3c}, counting(0x80, 1, 16)}));
   // 0 .. 31 in steps of 31 / 15 = 2.0667 (0x4022), from minimum 0: quantized values 0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 and
   // 8 more.
@@ -59,7 +59,7 @@ TEST(GgmlType, BlocksOf32MatchHandComputedBytes) {
 TEST(GgmlType, BlocksOf256MatchHandComputedBytes) {
   std::vector<float> values;
   for (int i = 0; i < 256; ++i) values.push_back(float(i % 16));
-  // Eight scales of 1, the largest, so 63 of d = 1 / 63; no minima.
+  // Eight scales of 1, the maximum, so 63 times d = 1 / 63; no minima.
   const std::vector<int> bytes = quantized(GgmlType::q4_k, values);
   EXPECT_EQ(std::vector<int>(bytes.begin(), bytes.begin() + 16),
             (std::vector<int>{0x10, 0x24, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0x0f, 0x0f, 0x0f, 0x0f}));
@@ -84,7 +84,7 @@ uint64_t fingerprint(std::span<const std::byte> bytes) {
 
 constexpr int64_t kRows = 8, kColumns = 512;
 
-// Rows of falling size with large values, a row that is zero in part and one without negative values.
+// Rows of decreasing size with large values, one that is partly zero and one without negative values.
 std::vector<float> sample() {
   std::vector<float> x(kRows * kColumns);
   for (size_t i = 0; i < x.size(); ++i) {

@@ -68,7 +68,7 @@ TEST_F(Gguf, EveryFamilyIsWritten) {
   EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), floats(GgmlType::f32)), "exists already");
 }
 
-// llama.cpp has rules of its own for the mixtures of such models.
+// llama.cpp has separate mixture rules for these models.
 TEST_F(Gguf, MixedQuantizationOfExpertsIsRefused) {
   fill(shape(ModelType::mixtral), DType::bf16);
   const ModelFolder model(write("mixtral"));

@@ -1,5 +1,5 @@
-// Laws of model folders: what comes in goes out with the same bits, whatever the files' layout; what is not the model
-// that config.json describes is refused by name; a failed export leaves nothing.
+// Laws of model folders: import and export are bit-exact for any file layout; tensors that do not match config.json are
+// refused by name; a failed export leaves no files.
 #include "convert/hf_folder.h"
 
 #include <sys/stat.h>

@@ -51,7 +51,7 @@ class LowPrecision : public ModelScratch {
 struct Form {
   Fp8Blocks blocks;
   const char* suffix;
-  int64_t rows, cols;  // of a block
+  int64_t rows, cols;  // size of a block
 };
 const Form kForms[] = {{Fp8Blocks::tensor, "_scale", 1 << 20, 1 << 20},
                        {Fp8Blocks::channel, "_scale", 1, 1 << 20},
@@ -91,7 +91,7 @@ TEST_F(LowPrecision, ScalesMapBlockAmaxToTheFormatMaximum) {
     const std::vector<float> got = values(back, name);
     for (int64_t i = 0; i < 260 * 136; ++i) {
       const float w = want[size_t(i)], scale = amax[{i / 136 / form.rows, i % 136 / form.cols}] / 448;
-      // Half a step: 3 bits of mantissa, and the least subnormal is 2^-9.
+      // Half a step: 3 mantissa bits, and the smallest subnormal is 2^-9.
       ASSERT_LE(std::abs(got[size_t(i)] - w), std::max(std::abs(w) / 16, scale * 0x1p-10f) * 1.0001f) << i;
     }
     std::vector<float> norm = values(in, "model.norm.weight");
@@ -116,7 +116,7 @@ TEST_F(LowPrecision, ConfigNamesTheQuantizationMethod) {
   EXPECT_EQ(values(ModelFolder(at("channel")), "model.layers.0.self_attn.q_proj.weight").size(), 136 * 136u);
 }
 
-// A model in FP8 becomes plain floats again: the values that its FP8 values stand for.
+// A model in FP8 is converted to plain floats: its dequantized values.
 TEST_F(LowPrecision, DequantizedExportHasTheSameValues) {
   fill(wide(), DType::f32);
   write_hf_folder(ModelFolder(write("in")), at("fp8"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});

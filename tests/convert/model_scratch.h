@@ -1,4 +1,4 @@
-// What the tests of model folders share: tiny models with random weights, written as other programs write them.
+// Helpers of the tests of model folders: tiny models with random weights, written as other programs write them.
 #pragma once
 #include <cstring>
 

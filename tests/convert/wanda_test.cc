@@ -1,4 +1,4 @@
-// Pruning by Wanda: rows by hand, and folders in which the other weights keep their bits.
+// Pruning by Wanda: rows computed by hand, and folders whose other weights keep their bits.
 #include "convert/wanda.h"
 
 #include "convert/floats.h"

@@ -63,7 +63,7 @@ TEST(TileUnit, EmulationFlushesDenormalsToZero) {
   EXPECT_EQ(t.c[16], 1);
 }
 
-// Ordinary numbers, those whose products leave the range of f32 on both sides, infinities and NaN.
+// Ordinary numbers, numbers whose products overflow and underflow f32, infinities and NaN.
 #pragma GCC push_options
 #pragma GCC target("amx-tile,amx-bf16")
 TEST(TileUnit, HardwareMatchesTheEmulationBitExactly) {
@@ -97,7 +97,8 @@ TEST(TileUnit, HardwareMatchesTheEmulationBitExactly) {
 }
 #pragma GCC pop_options
 
-// A thread that has finished a GEMM leaves no tiles to save when it sleeps; the kernels' machine code has run.
+// A thread that has finished a GEMM has released its tiles, so that a context switch saves none; the kernels' machine
+// code has run.
 TEST(TileUnit, RunsTheGemmKernelAndReleasesTiles) {
   const Kernels* kern = testing::all_kernels().back();
   if (kern->by_column_pairs || !kern->by_row_pairs) GTEST_SKIP() << "this CPU has no AVX-512 with bf16";

@@ -1,5 +1,5 @@
-// Attention against plain loops in double: windows, sparse patterns, offsets, grouped heads, packed and empty spans,
-// strides, every dtype and odd sizes; rows outside spans; the same bits for any number of threads; and rope.
+// Attention against plain loops in double: windows, sparse patterns, offsets, GQA, packed and empty spans, strides,
+// every dtype and odd sizes; rows outside spans; bit-identical results for any number of threads; and RoPE.
 #include "ops/attention.h"
 
 #include <gtest/gtest.h>
@@ -178,7 +178,8 @@ Expected expected(const Case& c, const Operands& x) {
   return e;
 }
 
-// Error over the tensor relative to its size (elements are of order 1): in the mean, and the worst against the largest.
+// Error of the tensor relative to its size (elements are of order 1): the mean error, and the worst relative to the
+// amax.
 void expect_close(const Case& c, const char* what, const Buffer& got, const std::vector<double>& want) {
   const std::vector<double> values = got.values();
   double error = 0, size = 0.1 * double(want.size()), worst = 0, largest = 0.5;
@@ -192,7 +193,7 @@ void expect_close(const Case& c, const char* what, const Buffer& got, const std:
   EXPECT_LE(worst, 4 * unit * largest) << c.name << " " << what << " " << c.dtype;
 }
 
-// Rows that no span names are exactly zero, whatever was there.
+// Rows outside all spans are exactly zero, whatever the memory held before.
 void expect_zero_outside(const Case& c, const char* what, const Buffer& got, bool keys) {
   std::vector<bool> inside(size_t(got.t.rows()));
   for (const Span& s : c.spans)

@@ -1,5 +1,5 @@
-// GEMMs and column sums against plain double loops: shapes that no blocking divides, every layout, dtype,
-// stride and epilogue; and the same bits for any number of threads.
+// GEMMs and column sums against plain double loops: shapes that no blocking divides, every layout, dtype, stride and
+// epilogue; and bit-identical results for any number of threads.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -89,8 +89,8 @@ void run(Ops& ops, const Gemm& op) {
   ops.run(op, scratch.data());
 }
 
-// Relative to the sum of absolute products: f32 sums of k terms err like sqrt(k) in practice; the dtype of d rounds
-// once.
+// Tolerance relative to the sum of absolute products: the error of f32 sums of k terms grows like sqrt(k) in practice;
+// the dtype of d rounds once.
 double tolerance(const Case& c) {
   const double unit = c.d == DType::f32 ? 0 : c.d == DType::bf16 ? 0x1p-8 : 0x1p-11;
   return unit + 3e-7 * std::sqrt(double(c.k) + 4);
@@ -289,7 +289,7 @@ TEST(Gemm, IsBitExactForAnyNumberOfThreads) {
   }
 }
 
-// One triangle is computed and copied, in blocks, lanes and outer blocks: the bits of all that a full GEMM gives.
+// Only one triangle is computed and mirrored, in blocks, vector lanes and outer blocks: the bits match a full GEMM.
 TEST(Gemm, SymmetricGemmsMatchFullOnesBitExactly) {
   struct Sides {
     int64_t n, k;
@@ -415,7 +415,7 @@ TEST(Gemm, PluginGemmsAreCorrect) {
   }
 }
 
-// The plug-in lies beside the program; tests run one folder below.
+// The plug-in is in the program's folder; tests run one folder below.
 TEST(Gemm, OneDnnIsCorrectAndBitExact) {
   std::string why;
   const auto self = std::filesystem::read_symlink("/proc/self/exe");

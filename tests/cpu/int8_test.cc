@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// drawn: codes from all of -127 .. 127, else all at one end, where sums of 16 bits saturate first.
+// drawn: values from all of -127 .. 127, else all at one end, where 16-bit sums saturate first.
 void expect_exact(const char* name, Int8DotsFn dots, int64_t m, int64_t n, int64_t k, bool drawn) {
   std::vector<int8_t> a(size_t(m * k));
   std::vector<uint8_t> w(size_t(n * k));

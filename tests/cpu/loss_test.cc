@@ -84,7 +84,7 @@ TEST(CrossEntropy, IgnoredRowsGiveZeroLossAndGradient) {
   for (int64_t c = 48; c < 3 * 48; ++c) EXPECT_EQ(x.logits[c], 0);
 }
 
-// Logits of -inf have probability 0, also when they fill whole blocks; a target of -inf costs infinity.
+// Logits of -inf have probability 0, even if they fill whole blocks; a target with logit -inf gives infinite loss.
 TEST(CrossEntropy, MinusInfinityLogitsHaveZeroProbability) {
   const Xent before = [] {
     Xent x(DType::f32, 2, 6000, 6000);
@@ -98,7 +98,7 @@ TEST(CrossEntropy, MinusInfinityLogitsHaveZeroProbability) {
   const Xent after = before;
   run_op(after.op());
   expect_loss_and_gradient(before, after);
-  Xent low = before;  // the first finite block lies far below 0
+  Xent low = before;  // the first finite block is far below 0
   for (int64_t c = 4500; c < 6000; ++c) low.logits.set(c, low.logits[c] - 1000);
   const Xent after_low = low;
   run_op(after_low.op());
@@ -128,14 +128,14 @@ TEST(CrossEntropy, PropagatesNanAndInfinity) {
     }
 }
 
-// RowMax, LogitSums and CrossEntropy on parts of the columns, with the reductions of ranks in between, give the result
-// of CrossEntropy on all columns.
+// RowMax, LogitSums and CrossEntropy on vocabulary shards, with the reductions over ranks in between, match
+// CrossEntropy on all columns.
 TEST(CrossEntropy, VocabularyPartsMatchTheWhole) {
   for (const DType type : kFloats)
     for (const auto& [parts, softcap] : {std::pair<int64_t, float>{1, 0}, {2, 0}, {3, 0}, {1, 5}, {2, 5}, {3, 5}}) {
       Xent whole(type, 9, 4301, 4301);
       for (int64_t c = 0; c < 2100; ++c)
-        whole.logits.set(5 * 4301 + c, -kInf);  // all that the first of three parts has
+        whole.logits.set(5 * 4301 + c, -kInf);  // all logits of the first of three shards
       whole.targets.set(2, -1), whole.targets.set(5, 4000);
       const Xent before = whole;
       CrossEntropy op = whole.op();

@@ -1,4 +1,4 @@
-// Norms against plain sums in double; recomputation and thread counts keep the bits.
+// Norms against plain sums in double; recomputation and thread counts do not change the bits.
 #include "cpu/chunks.h"
 #include "tests/cpu/host_tensor.h"
 

@@ -73,7 +73,7 @@ TEST(AdamW, MatchesTheFormula) {
     }
 }
 
-// One step in plain f32, operation by operation as torch.optim.AdamW's scalar code.
+// One step in plain f32, operation by operation like torch.optim.AdamW's scalar code.
 TEST(AdamW, RoundsLikePlainF32Arithmetic) {
   const Adam before(DType::f32, DType::f32, 333);
   const Adam after = before;
@@ -105,7 +105,7 @@ TEST(AdamW, Bf16MasterRoundsStochastically) {
   EXPECT_LT(std::abs(bias / double(n)), 4 * 0.41 / std::sqrt(double(n)));  // variance of the error is <= 1/6 ulp^2
 }
 
-// Of f32 values and of the same ones rounded at random, by element.
+// Master weight, m and v after AdamW on all elements, or on each range of `cuts` separately.
 std::vector<HostTensor> stepped(const Adam& start, std::initializer_list<std::pair<int64_t, int64_t>> cuts = {}) {
   const Adam a = start;
   if (cuts.size() == 0) run_op(a.op(false));
@@ -119,7 +119,7 @@ std::vector<HostTensor> stepped(const Adam& start, std::initializer_list<std::pa
   return {a.master, a.m, a.v};
 }
 
-// The random bits belong to the element, not to the tensor's cut: whole = parts.
+// The random bits depend on the element's index, not on how the tensor is split: the whole tensor equals its parts.
 TEST(AdamW, StochasticRoundingDependsOnlyOnTheIndex) {
   const DType b = DType::bf16;
   const Adam start(b, DType::f32, 1000, b, b);
@@ -141,8 +141,8 @@ TEST(AdamW, StochasticRoundingDependsOnlyOnTheIndex) {
   }
 }
 
-// Many steps of one gradient: moments in bf16 stay where those of f32 go, although a step moves v by less than half the
-// distance of two bf16 values, and neither of the two rounds with the same bits as the other.
+// Many steps with one gradient: bf16 moments follow f32 ones, although a step changes v by less than half the spacing
+// of bf16 values, and m and v are rounded with different random bits.
 TEST(AdamW, Bf16MomentsAreUnbiased) {
   const int64_t n = 20000;
   const double beta2 = 0.999, start = 1, goal = 0.25;

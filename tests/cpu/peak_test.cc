@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-// How far repeated measurements lie apart is the machine's matter: its clock may change between them.
+// Repeated measurements may differ: the machine's clock may change between them.
 TEST(Peak, ImpliesAPlausibleClock) {
   const double clock = peak_flops(1, DType::f32) / flops_per_cycle(isa(), DType::f32);
   EXPECT_GT(clock, 0.3e9);

@@ -44,7 +44,7 @@ TEST(Simd, ExpHandlesOverflowUnderflowAndNan) {
   EXPECT_EQ(y[1], kInf);
   EXPECT_TRUE(std::isnan(y[2]));
   EXPECT_EQ(y[3], 0);
-  EXPECT_NEAR(y[4] / std::exp(-100.0), 1, 0.02);  // below the normal range: few bits left
+  EXPECT_NEAR(y[4] / std::exp(-100.0), 1, 0.02);  // subnormal: only few bits remain
   EXPECT_EQ(y[5], kInf);
   EXPECT_EQ(y[6], 1);
   EXPECT_EQ(y[7], 1);

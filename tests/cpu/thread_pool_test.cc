@@ -30,7 +30,8 @@ TEST(ThreadPool, RunsEveryChunkExactlyOnce) {
   }
 }
 
-// For the process that calls it: as a user of its own who may run so many threads. False: not possible here.
+// Switches the calling process to a separate user that may run this many threads. Returns false if that is not
+// possible.
 bool allow_threads(rlim_t count) {
   constexpr uid_t kNobodyElse = 54321;
   if (::geteuid() != 0) return false;
@@ -38,7 +39,7 @@ bool allow_threads(rlim_t count) {
   return ::setresuid(kNobodyElse, kNobodyElse, kNobodyElse) == 0 && ::setrlimit(RLIMIT_NPROC, &limit) == 0;
 }
 
-// The thread sanitizer has a thread of its own.
+// The thread sanitizer runs a thread of its own, which also counts.
 TEST(ThreadPool, ThreadCreationFailureReportsTheLimit) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user without other processes";
   EXPECT_EXIT(

@@ -1,5 +1,5 @@
-// The tile unit of AMX in software, for CPUs without one: instructions that the CPU refuses are carried out by a
-// handler of SIGILL, so that the machine code of the kernels runs as it is.
+// AMX's tile unit in software, for CPUs without AMX: a SIGILL handler executes the instructions that the CPU refuses,
+// so that the machine code of the kernels runs unchanged.
 #pragma once
 #include <cstdint>
 #include <vector>

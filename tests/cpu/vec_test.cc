@@ -1,4 +1,5 @@
-// Vectors: every instruction set that this CPU has gives the bits of the scalar conversions and of each other.
+// Vectors: every instruction set of this CPU gives the bits of the scalar conversions and of all other instruction
+// sets.
 #include "cpu/vec.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ uint32_t bits_of(T x) {
     return std::bit_cast<uint32_t>(x);
 }
 
-// y = x + 0 through lanes in the order for rows of Order; column numbers beside them.
+// y = x + 0 through vector lanes in the row order of Order; the column numbers next to them.
 template <class Order>
 struct CopyThrough {
   template <int L, class To, class From>

@@ -229,7 +229,7 @@ TEST_F(AttentionChoice, ReportsTheImplementationAndTheReason) {
   EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
 }
 
-// Behind cuDNN's kernels gradients are rotated back by a launch more, which is timed with them: a problem of its own.
+// After cuDNN's kernels a separate launch rotates gradients back. It is timed with them, as a separate problem.
 TEST_F(AttentionChoice, GradientRotationIsTimedWithItsExtraLaunch) {
   const auto rotated = [](int64_t dim) {
     AttentionBwd op = backward_of(forward(1, dim));

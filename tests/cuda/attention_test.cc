@@ -137,7 +137,8 @@ TEST_F(Attention, SparsePatternsSkipTiles) {
     for (const auto& [name, counters] : emu::kernel_counters()) sum += counters.global_sectors;
     return double(sum);
   };
-  // Keys are read in tiles of 64, queries for each 128 keys, of which some are visible to all later queries if any are.
+  // Keys are read in tiles of 64; queries are read for each 128 keys, some of which are visible to all later queries if
+  // any are.
   const double full = sectors({});
   EXPECT_LT(sectors({128, 16}), 0.8 * full);
   EXPECT_LT(sectors({128, 0}), 0.5 * full);

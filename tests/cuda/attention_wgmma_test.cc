@@ -73,7 +73,7 @@ class AttentionWgmma : public KernelTest {
       agrees(forward(DType::bf16, heads(1, 1, dim), 500, {{0, 64, 64, 64, 64, 0}, {64, 436, 0, 64, 64, 0}}));
     }
   }
-  // Rows that end within tiles and between them, groups of heads, and rows that nobody sees.
+  // Rows that end within tiles and between them, GQA groups, and rows that no query sees.
   void gradients_rotated_back() {
     for (const int64_t dim : {64, 128}) {
       turns_back(forward(DType::bf16, heads(2, 1, dim), 150, spans_of({150})));
@@ -122,12 +122,12 @@ TEST_F(AttentionWgmma, KvCacheDecodingMatchesReference) {
   forward_agrees(c);
 }
 
-// More tiles than the pipeline has stages, for several heads in turn; blocks whose warpgroups see disjoint keys.
+// More tiles than the pipeline has stages, for several heads; blocks whose warpgroups see disjoint keys.
 TEST_F(AttentionWgmma, MoreTilesThanPipelineStagesMatchReference) { many_tiles(); }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Every head of every tile once, tiles in order; a tile's heads are shared by as many blocks as make two for each
-// multiprocessor of what is left.
+// Every head of every tile occurs once, with tiles in order; the heads of a tile are split so that the remaining work
+// gives two blocks per multiprocessor.
 TEST(AttentionSchedule, CoversEveryHeadOnceAndSplitsTheTail) {
   for (const int multiprocessors : {1, 3, 132}) {
     emu::GpuModel gpu = emu::gpu_h200();
@@ -243,7 +243,7 @@ TEST(AttentionKernels, AmaxNeedsNoExtraKernel) {
   EXPECT_NE(kernels_on(emu::gpu_h200(), plain, make_cuda_backend, true), kernels_on(emu::gpu_h200(), plain));
 }
 
-// Other kernels than warpgroups' turn nothing back: a launch behind them does.
+// Only warpgroup kernels rotate gradients back; other kernels leave it to a separate launch.
 TEST(AttentionKernels, GradientRotationIsFusedOnlyInWgmmaKernels) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_cuda_backend, false, true), kernels_on(emu::gpu_h200(), usual));

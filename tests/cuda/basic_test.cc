@@ -38,7 +38,7 @@ TEST_F(Basic, NeedsNoAlignment) {
   needs_no_alignment(RandomNormal::kName, basic_cases, 9);
 }
 
-// Sizes in 16-bit types: whole tiles, and with a remainder.
+// Sizes in 16-bit types: a multiple of a tile, and one with a remainder.
 TEST_F(Basic, LongBuffersMatchReference) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t n : {3 * 8192, 2 * 8192 + 13}) {

@@ -85,7 +85,7 @@ class GemmSearchTest : public KernelTest {
   cudaStream_t stream_ = nullptr;
 };
 
-// An algorithm that leaves out part of a GEMM is the fastest, and must not be used.
+// The fastest algorithm omits part of a GEMM and must not be used.
 TEST_F(GemmSearchTest, AlgorithmWithWrongResultsIsRejected) {
   const Gemm op = product(32, 32, 512);
   fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {

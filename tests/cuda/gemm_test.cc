@@ -345,7 +345,7 @@ TEST_F(GemmTest, ReportsThatNoAlgorithmIsAvailable) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Rejects algorithms that sum in d, in the order of arrival, or in 16 bits.
+// Rejects algorithms that accumulate in d, in order of arrival, or in 16 bits.
 TEST_F(GemmTest, NondeterministicAlgorithmsAreRejected) {
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
     static uint32_t forced;

@@ -32,7 +32,7 @@ class LibraryTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // A library of the given version at folder_/place; each has a name of its own, since an open one is never unloaded.
+  // A library of the given version at folder_/place; each has its own name, since an open library is never unloaded.
   std::string make_library(const std::string& place, long version) {
     fs::path file = folder_ / place;
     fs::create_directories(file.parent_path());
@@ -141,7 +141,7 @@ TEST_F(LibraryTest, OtherMajorVersionsOfAMissingFileAreNamed) {
   EXPECT_HAS(error, "site/nvidia/fake/lib/libfake_v.so.13: no such file, but libfake_v.so.12");
 }
 
-// An environment that nobody activated: its folder bin is in PATH, VIRTUAL_ENV is not set.
+// A Python environment that is not activated: its folder bin is in PATH, VIRTUAL_ENV is not set.
 TEST_F(LibraryTest, PythonInPathIsSearched) {
   make_file("env/bin/python3", "");
   make_file("env/lib/python3.12/site-packages/nvidia/fake/lib/libfake.so", "");
@@ -202,8 +202,8 @@ TEST(SearchPlaces, AreReadFromTheEnvironment) {
   unsetenv("ATHANOR_FAKE_PLACES");
 }
 
-// As in a PyTorch installation, whose packages the dynamic linker does not know: cuDNN in one folder, its compiler in
-// another, and a library that this one opens by name.
+// A PyTorch installation, whose packages the dynamic linker does not know: cuDNN in one folder, its compiler in
+// another, and a library that the compiler opens by name.
 TEST_F(LibraryTest, LibraryNextToAnotherIsFoundWithItsDependencies) {
   const std::string first = make_library("site/nvidia/cudnn/lib/libfake_first.so", 20600);
   make_library("site/nvidia/fake/lib/libfake_compiler.so", 20700);

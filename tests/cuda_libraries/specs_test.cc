@@ -70,8 +70,8 @@ TEST(Libraries, OldNcclNeedsOnlyTheCalledFunctions) {
   EXPECT_NE(problem.find("has no function ncclReduceScatter"), std::string::npos) << problem;
 }
 
-// Where the toolkit with its libraries is installed, three of them must be found: a search that finds nothing passes
-// the tests above.
+// If the toolkit with its libraries is installed, three of them must be found: a search that finds nothing passes the
+// tests above.
 TEST(Libraries, ToolkitIsFound) {
   const char* toolkit = std::getenv("CUDA_HOME");
   if (!built_with_cuda_libraries() || !toolkit) GTEST_SKIP() << "no CUDA_HOME";

@@ -1,6 +1,5 @@
-// Best-fit packing: every token once, no document cut that fits into a row, the same number of rows for any key; and
-// the rows of a data set: a pure function of seed and sample number, whatever ranks read them and wherever a run goes
-// on.
+// Best-fit packing: every token is placed once, no document that fits into a row is cut, and any key gives the same
+// number of rows. The rows of a data set are a pure function of seed and sample number, for any ranks and restarts.
 #include "data/best_fit.h"
 
 #include <algorithm>
@@ -72,7 +71,7 @@ TEST(BestFit, PlacesEveryTokenOnceAndSplitsOnlyOversizedDocuments) {
   EXPECT_EQ(count_best_fit(std::vector<uint32_t>{0, 0}, 8, 0).rows, 0);
 }
 
-// The smallest space that fits is taken: a plain search finds the same number of rows.
+// The row with the smallest sufficient space is taken: a plain search gives the same number of rows.
 TEST(BestFit, PicksTheFullestRowThatHasSpace) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     auto lengths = random_lengths(seed, 400, 100);
@@ -168,7 +167,8 @@ TEST_F(PackedData, EpochPredictsEveryTokenOfEveryDocumentOnce) {
         seen.push_back(batch.tokens[1]);
       }
       EXPECT_EQ(batch.given_up, 0);
-      // With a BOS token in front all tokens are predicted; else all but the first of a document, or of a piece of one.
+      // With a BOS token in front all tokens are predicted; otherwise all except the first of each document, or of each
+      // piece of one.
       std::vector<int32_t> expected;
       for (const auto& document : documents)
         for (size_t i = 0; i < document.size(); ++i)

@@ -1,5 +1,5 @@
-// Conversations: every shape gives the same turns; each template's text and what of it is learnt are the published
-// ones; rows hold whole conversations, and shards say what is learnt.
+// Conversations: every JSON schema gives the same turns; each template's text and its trained part match the published
+// ones; rows hold whole conversations, and shards have masks of trained tokens.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -61,7 +61,7 @@ TEST(Chat, InvalidLinesReportWhatWasExpected) {
   EXPECT_NE(chat_error(R"({"messages": []})", ChatShape::sharegpt).find("conversations"), std::string::npos);
 }
 
-// The text of a conversation, with the parts that are learnt in brackets.
+// The text of a conversation, with the trained parts in brackets.
 std::string written(ChatTemplate which, const Conversation& chat) {
   std::string text;
   for (const ChatSegment& s : apply_template(which, chat)) {

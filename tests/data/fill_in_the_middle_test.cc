@@ -1,5 +1,5 @@
-// Laws of fill-in-the-middle: documents keep their borders and lengths, the text of each comes back from its parts, and
-// cuts are a uniform function of the window's place alone.
+// Laws of fill-in-the-middle: documents keep their boundaries and lengths, the parts reassemble to the text, and cuts
+// are uniform and depend only on the window's position.
 #include "data/fill_in_the_middle.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ TEST(FillInTheMiddle, PartsReassembleToTheTextInBothOrders) {
       fill_in_the_middle(w, options(1, spm_rate), {.seed = 3, .window = n});
       ASSERT_EQ(w.tokens.size(), 20u);
       const Parts p = parts_of(w.tokens);
-      ASSERT_TRUE(spm_rate == 0 || p.prefix.empty());  // in the order SPM it stands before the middle
+      ASSERT_TRUE(spm_rate == 0 || p.prefix.empty());  // in SPM order the prefix precedes the middle
       ASSERT_EQ(joined(p.prefix, p.middle, p.suffix), counting_text(17)) << n;
     }
 }
@@ -102,7 +102,7 @@ TEST(FillInTheMiddle, DocumentBoundariesStayInPlace) {
   EXPECT_NEAR(changed, 0.5 * 100 * 4, 5 * std::sqrt(100 * 4 * 0.25));  // lengths 9, 30, 5 and 12 have the text for it
 }
 
-// Places that are not predicted are no text: BOS tokens in front, what a packed row leaves empty behind.
+// Masked positions are not part of the text: BOS tokens in front, and padding at the end of a packed row.
 TEST(FillInTheMiddle, MaskedTokensAreNotMoved) {
   Window before = window_of({10, 6});
   for (const size_t place : {0, 10, 11, 12, 13, 14, 15}) before.mask[place] = 0;
@@ -134,7 +134,8 @@ TEST(FillInTheMiddle, CutsDependOnSeedSourceEpochWindowAndDocument) {
   EXPECT_NE(cut(0), cut(500) - 500) << "documents of a window have the same cuts";
 }
 
-// All pairs of places are as likely as for two independent draws (chi-square), and the shares are those asked for.
+// All pairs of positions are as likely as for two independent draws (chi-square), and the rates are the configured
+// ones.
 TEST(FillInTheMiddle, CutsAreUniformAndRatesAreKept) {
   constexpr int kTrials = 40'000, kPlaces = 8;  // 7 tokens are left of 10
   std::map<std::pair<size_t, size_t>, int> count;
@@ -181,7 +182,7 @@ Window whole_window(const Text& ids) {
   return {.tokens = ids, .mask = std::vector<uint8_t>(ids.size(), 1), .ends = {}};
 }
 
-// Each part has the tokens of its text, as if it stood alone, and the text comes back but for its end.
+// Each part has the tokens of its text tokenized separately, and the parts reassemble to the text except its end.
 TEST(FillInTheMiddle, PartsCutBetweenCharactersAreTokenizedSeparately) {
   const std::string text =
       "It's a \u4e16\u754c of many tokenizers, tr\u00e4umt e\u0301 12345 times\n\nand \U0001f600 again.";
@@ -196,7 +197,7 @@ TEST(FillInTheMiddle, PartsCutBetweenCharactersAreTokenizedSeparately) {
         fill_in_the_middle(w, cutter.fim, {.seed = 9, .window = n});
         ASSERT_EQ(w.tokens.size(), ids.size());
         Parts p = parts_of(w.tokens);
-        if (spm_rate == 1) {  // the prefix stands before the middle, in one text
+        if (spm_rate == 1) {  // the prefix precedes the middle, as one text
           ASSERT_TRUE(p.prefix.empty());
           ASSERT_TRUE(whole.starts_with(cutter.text_of(p.middle)));
           continue;
@@ -238,8 +239,8 @@ TEST(FillInTheMiddle, CutsBetweenCharactersAreUniform) {
   EXPECT_LT(chi2, double(count.size()) + 6 * std::sqrt(2.0 * double(count.size())));
 }
 
-// A text is cut between tokens if parts cut between characters would need more tokens than there is room for, or if the
-// tokenizer changes the text.
+// A text is cut between tokens if parts cut between characters would need more tokens than fit, or if the tokenizer
+// changes the text.
 TEST(FillInTheMiddle, FallsBackToCutsBetweenTokens) {
   Cutter cutter("gpt2.json");
   const Text ids = cutter.ids_of(" tokenizer tokenizer tokenizer");
@@ -265,7 +266,7 @@ TEST(FillInTheMiddle, FallsBackToCutsBetweenTokens) {
   }
 }
 
-// Rows of a data set, in windows and packed: whatever reads them, in whichever order.
+// Rows of a data set, as windows and packed, in any order of reading.
 TEST(FillInTheMiddle, ReordersWindowsAndPackedRowsOfADataset) {
   testing::TempDir dir;
   std::vector<uint16_t> tokens;

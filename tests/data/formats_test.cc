@@ -323,7 +323,7 @@ TEST_F(FormatsTest, UnsupportedNumpyArraysAreNamed) {
 
 // ---- all of them, as sources of a run
 
-// A stopped run goes on with the very windows that were still to come, over epochs and files, whatever the format.
+// A stopped run continues with exactly the remaining windows, over epochs and files, in every format.
 TEST_F(FormatsTest, LoadersResumeAnywhereInEveryFormat) {
   const std::pair<const char*, const char*> sources[] = {{"llmq_v2.bin", "auto"},
                                                          {"megatron.bin", "auto"},

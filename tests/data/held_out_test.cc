@@ -56,7 +56,7 @@ TEST_F(HeldOutTest, SampleIsSplitByWeightWithoutDuplicates) {
   const HeldOut chosen = held_out(data, 20);
   EXPECT_EQ(windows_of(chosen, 0).size(), 5u);
   EXPECT_EQ(windows_of(chosen, 1).size(), 15u);
-  const auto most = windows_of(held_out(data, 80), 1);  // a share of 60 of 30 windows
+  const auto most = windows_of(held_out(data, 80), 1);  // its share of the sample is 60, but it has 30 windows
   EXPECT_EQ(most.size(), 30u);
   EXPECT_EQ(std::set<int64_t>(most.begin(), most.end()).size(), 30u);
 }

@@ -47,7 +47,7 @@ TEST_F(LoaderTest, DeliversSamplesInOrderForEveryDepth) {
   }
 }
 
-// Whatever the epoch and the order.
+// Tests all epochs and orders.
 TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSample) {
   const LogitCacheInfo info{
       .seq_length = kT, .vocab_size = 65536, .teacher_vocab_size = 65536, .top_k = 2, .windows = data->windows()};
@@ -81,7 +81,7 @@ TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSample) {
   }
 }
 
-// The batch in hand must not be overwritten however far the thread runs ahead.
+// The current batch must not be overwritten, however far the prefetch thread runs ahead.
 TEST_F(LoaderTest, BatchStaysValidUntilTheNextCall) {
   Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
   for (int i = 0; i < 20; ++i) {
@@ -155,7 +155,7 @@ TEST_F(LoaderTest, TurnGivesARankSuccessiveMicroBatches) {
   }
 }
 
-// Two workers, of one or two ranks, with micro-batches of any size: in each step a half of its samples.
+// Two workers, of one or two ranks, with micro-batches of any size: each gets half of the samples of every step.
 TEST_F(LoaderTest, WorkersGetEqualPartsOfAStepForAnyRanks) {
   constexpr int64_t kStep = 8;
   for (const auto& [ranks, rows] : {std::pair<int, int64_t>{1, 4}, {1, 1}, {2, 2}, {2, 1}})
@@ -205,14 +205,14 @@ TEST_F(LoaderTest, FailuresAreRethrownByEveryNextCall) {
     } catch (const Error& e) {
       message = e.what();
     }
-  expect_parts(message, {"a.bin"});  // noticed before a read, or by one that came too late
+  expect_parts(message, {"a.bin"});  // detected before a read, or by a read that came too late
   EXPECT_TRUE(message.find("1500 now") != std::string::npos || message.find("truncated") != std::string::npos)
       << message;
   EXPECT_THROW(loader.next(), Error);
   EXPECT_THROW(loader.next(), Error);
 }
 
-// What was prepared before the failure is still good: a run trains on it before it stops.
+// Batches prepared before the failure are still valid: a run trains on them before it stops.
 TEST_F(LoaderTest, BatchesBeforeAFailureAreDelivered) {
   auto tokens = counting(1'000, 0, 100);
   tokens.insert(tokens.begin(), 100'000, 5);

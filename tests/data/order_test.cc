@@ -55,7 +55,7 @@ TEST(Permutation, IndexOutOfRangeIsAnError) {
   EXPECT_THROW(Permutation(0, 1, 2), Error);
 }
 
-// The share of equal places of two unrelated permutations of n is 1/n on average: Poisson with mean 1 in total.
+// Two independent permutations of n agree at a fraction 1/n of positions on average: the total is Poisson with mean 1.
 TEST(Permutation, SeedsAndStreamsAreIndependent) {
   const int64_t size = 5000;
   for (uint64_t other = 1; other < 20; ++other) {
@@ -90,8 +90,8 @@ TEST(Permutation, EveryImageIsEquallyLikely) {
   }
 }
 
-// As with all permutations: half of them are odd, neighbours are as often any distance apart, and there are as many
-// cycles as the harmonic number says. Thresholds: 5 standard deviations.
+// Properties of random permutations: half are odd, all distances of neighbours are equally likely, and the mean number
+// of cycles is the harmonic number. Thresholds: 5 standard deviations.
 TEST(Permutation, SmallSizesAreUniformInPairsAndParity) {
   constexpr int64_t kSeeds = 4000;
   for (int64_t size : {5, 6, 7, 8, 10, 12, 24, 48, 120, 127, 128}) {
@@ -133,7 +133,7 @@ TEST(Permutation, NeighboursAreSeparated) {
   EXPECT_NEAR(lag / double(size), 0, 5 / std::sqrt(size));
 }
 
-// The order is part of every run's identity: a change of these numbers changes what resumed runs train on.
+// The order is part of a run's identity: changing these numbers would change the data of resumed runs.
 TEST(Permutation, ReproducesGoldenValues) {
   const Permutation p(1000, 42, 7);
   std::vector<int64_t> images;
@@ -227,7 +227,7 @@ TEST(Mixture, OneStageEqualsItsBlend) {
   }
 }
 
-// Whatever the stages, no sample of a source comes twice or is left out, and each stage has its own proportions.
+// With any stages, no sample of a source is repeated or skipped, and each stage has its own proportions.
 TEST(Mixture, StagesContinueSourcesWithoutGapsOrRepeats) {
   const std::vector<MixtureStage> stages = {
       {0, {9, 1, 0}}, {37, {1, 1, 2}}, {37, {1, 0, 1}}, {150, {0, 0, 1}}, {163, {0.3, 0.6, 0.1}}};

@@ -71,7 +71,7 @@ TEST(Packing, RowEndingWithItsDocumentHasNoEmptyOne) {
   EXPECT_EQ(p.documents, (std::vector<Document>{{0, 3}, {}, {}}));
 }
 
-// The last document that fits takes in what is beyond, and nothing of that is predicted.
+// The last document in the table extends to the end of the row, and tokens beyond the limit are not predicted.
 TEST(Packing, DocumentsBeyondTheSpanTableAreMasked) {
   const Packed p = pack_tokens({1, 9, 2, 9, 3, 9, 4, 5}, {.reset_attention_mask = true, .max_documents = 2});
   EXPECT_EQ(p.documents, (std::vector<Document>{{0, 2}, {2, 5}}));
@@ -100,8 +100,7 @@ TEST(Packing, ChunksAreSeparateSequences) {
   EXPECT_EQ(reset.targets, (std::vector<int32_t>{9, -1, 3, 4, 9, -1, 6}));
 }
 
-// Chunks move no target, and what is beyond the limit of documents does not depend on them; a chunk of the whole row is
-// the row.
+// Chunks do not move targets, and do not affect the limit of documents; one chunk of the row's length is the row.
 TEST(Packing, ChunksKeepTargetsAndTheDocumentLimit) {
   const std::vector<int32_t> tokens = {1, 9, 2, 9, 3, 9, 4, 5};
   const PackingOptions whole{.reset_attention_mask = true, .reset_position_ids = true, .max_documents = 2};
@@ -119,8 +118,8 @@ TEST(Packing, ChunksKeepTargetsAndTheDocumentLimit) {
   }
 }
 
-// Whatever the tokens: a counted prediction lies in the document of its own token, or what its chunk has of it, which
-// nothing else reaches into.
+// For any tokens: a counted prediction is in the document of its own token, or in that document's part within the
+// chunk, and attention sees nothing else.
 TEST(Packing, EveryTargetSeesExactlyItsDocument) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
@@ -161,7 +160,7 @@ TEST(Packing, EveryTargetSeesExactlyItsDocument) {
   }
 }
 
-// The same documents by index and by token, through the loader, and masks of a file.
+// The index and the EOD token give the same documents through the loader; masks come from a file.
 TEST(Packing, IndexAndEodTokenGiveTheSameDocuments) {
   TempDir dir;
   const std::vector<uint16_t> tokens = {1, 2, 9, 3, 9, 4, 5, 6, 9, 7, 8, 1, 2};

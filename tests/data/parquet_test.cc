@@ -110,7 +110,7 @@ TEST(ParquetColumn, ReadsManyRowGroups) {
   EXPECT_TRUE(texts_of(dir / "x.parquet").empty());
 }
 
-// Numbers that lie are named, before memory is taken for what they say.
+// Wrong numbers are named before memory is allocated for them.
 TEST(ParquetColumn, RefusesNumbersThatTheFileCannotHold) {
   TempDir dir;
   const std::string path = dir / "x.parquet";
@@ -131,7 +131,7 @@ TEST(ParquetColumn, RefusesNumbersThatTheFileCannotHold) {
   expect_parts(message({.codec = 99}), {"compression number 99"});
 }
 
-// A file only in memory: thousands of writes to a disk take long.
+// The file is only in memory: thousands of writes to a disk would be slow.
 class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("parquet", MFD_CLOEXEC)) {}
@@ -186,7 +186,7 @@ TEST(Snappy, UnpacksLiteralsAndCopies) {
                                  8),
                      9),
             "abcabcabc");
-  // A copy of 4 from 3 back, with an offset of eleven bits, and one with an offset of four bytes.
+  // A copy of 4 bytes from 3 back, with an 11-bit offset, and one with a 4-byte offset.
   EXPECT_EQ(unpacked(std::string("\x07\x08"
                                  "abc"
                                  "\x01\x03",
@@ -236,7 +236,7 @@ TEST(Snappy, UnpacksLiteralsAndCopies) {
 }
 
 TEST(HybridDecoder, ReadsRunsAndPackedValues) {
-  // Eight packed values of 3 bits, 0 to 7 [Encodings.md], then a run of four times 5.
+  // Eight 3-bit packed values, 0 to 7 [Encodings.md], then a run of four fives.
   HybridDecoder decoder(std::string_view("\x03\x88\xc6\xfa\x08\x05", 6), 3);
   std::vector<uint32_t> values;
   for (int i = 0; i < 12; ++i) values.push_back(decoder.next());

@@ -68,7 +68,7 @@ inline std::string four_bytes(uint64_t value) {
   return out;
 }
 
-// Numbers of a file's metadata that lie; -1: the true one.
+// Metadata values to falsify; -1 keeps the correct one.
 struct ParquetLies {
   int64_t page_values = -1, page_bytes = -1, packed_bytes = -1, group_rows = -1, chunk_offset = -1, codec = 0;
 };

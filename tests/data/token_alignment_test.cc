@@ -1,4 +1,4 @@
-// A window's text in another tokenizer: positions that end with the same byte are paired, whatever the tokens.
+// A window's text in another tokenizer: positions that end at the same byte are paired, for any tokens.
 #include "data/token_alignment.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(TokenAlignment, PositionsAfterTheLimitAreNotPaired) {
     EXPECT_EQ(cut.positions[i], whole.positions[i] < 3 ? whole.positions[i] : -1) << i;
 }
 
-// A tokenizer that changes the text teaches up to the first change, and again in the next document.
+// A teacher tokenizer that changes the text is used up to the first change, and then from the next document.
 TEST(TokenAlignment, PositionsAfterATextChangeAreNotPaired) {
   const auto from = bytes(), to = load_tokenizer(kTokenizerFixtures + "sentencepiece/rules.model");
   const std::string before = "plain ", text = before + " words";  // this one makes one space of two

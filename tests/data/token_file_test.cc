@@ -108,7 +108,7 @@ TEST_F(TokenFileTest, CountsBeyond32BitsFollowFromTheFileSize) {
   EXPECT_EQ(tokens, (std::vector<int32_t>{0, 0, 0}));
   EXPECT_THROW(file.read(count - 2, tokens), Error);
 
-  write_bytes(path, llmc<uint16_t>({}, 4));  // one off in the low bits
+  write_bytes(path, llmc<uint16_t>({}, 4));  // differs in the lowest bits
   std::filesystem::resize_file(path, uint64_t(1024 + 2 * count));
   EXPECT_THROW(TokenFile::open(path), Error);
 }

@@ -1,5 +1,5 @@
-// Documents of `athanor tokenize`: JSON lines, separators, compression, the split by hash; the same bytes for any
-// number of threads and after any kill; and what bad input leaves behind.
+// Documents of `athanor tokenize`: JSON lines, separators, compression, the split by hash; identical bytes for any
+// number of threads and after any kill; and the files that bad input leaves.
 #include <sys/wait.h>
 #include <algorithm>
 #include <csignal>
@@ -123,7 +123,7 @@ TEST_F(DocumentsTest, BlocksAreCutAtWordsWithoutLoss) {
   ASSERT_EQ(parts[1].size(), 1u);
   EXPECT_EQ(parts[0][0].size() + parts[1][0].size(), text.size());
   EXPECT_NEAR(double(parts[1][0].size()), double(text.size()) / 4, 5000);
-  options.documents.block = 0;  // whole: ids are those of the text at once
+  options.documents.block = 0;  // unlimited: each text is tokenized at once
   options.documents.valid_every = 0;
   options.output_prefix = dir / "whole/d";
   auto ids = tokens_of(tokenize(options).train_shards);
@@ -146,7 +146,7 @@ TEST_F(DocumentsTest, ThreadsDoNotChangeTheOutput) {
   EXPECT_GT(first->size(), 6u);
 }
 
-// Killed at any point, the same call goes on and ends with the same bytes.
+// After a kill at any point, the same command resumes and produces the same bytes.
 struct KilledRun : DocumentsTest, ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KilledRun, ResumesWithTheSameOutput) {
@@ -240,7 +240,7 @@ TEST_F(DocumentsTest, TwoRunsOfOnePrefixAreRefused) {
   tokenize(options);
   expect_parts(message, {"out/d.lock", "another", "prefix"});
   for (const auto& [path, content] : output()) EXPECT_FALSE(path.ends_with(".lock")) << path;
-  write_bytes(dir / "out/d.lock", "");  // what a killed run leaves
+  write_bytes(dir / "out/d.lock", "");  // as left by a killed run
   options.progress = {};
   options.overwrite = true;
   tokenize(options);
@@ -278,7 +278,7 @@ TEST_F(DocumentsTest, OneFolderHasOneTokenizer) {
   EXPECT_EQ(find_tokenizer(dir / "out/e_train_000000.bin")->name(), "byte");
 }
 
-// A link that somebody plants where a shard will be written is replaced.
+// A link planted at the path of a future shard is replaced.
 TEST_F(DocumentsTest, PlantedLinksAreNotFollowed) {
   input(".txt", words(1, 50'000));
   options.shard_tokens = 1000;
@@ -362,7 +362,7 @@ TEST(JsonLine, NamesUnexpectedTypes) {
   expect_parts(message("nonsense"), {"not JSON", "an object"});
 }
 
-// What the programs gzip and zstd write, whole and damaged.
+// Output of the programs gzip and zstd, intact and damaged.
 TEST_F(DocumentsTest, CompressedTextIsDecompressed) {
   const std::string text = words(5, 400'000);
   input(".txt", text);
@@ -512,7 +512,8 @@ TEST_F(DocumentsTest, ContentThatContradictsTheExtensionIsRefused) {
   EXPECT_GT(tokenize(options).train_tokens, 0);
 }
 
-// A tokenizer that puts a space in front of a document's first word does so once, whatever the text is cut into.
+// A tokenizer that puts a space in front of a document's first word does so once, however the text is split into
+// blocks.
 TEST_F(DocumentsTest, TextCutIntoBlocksKeepsItsIds) {
   options.tokenizer = {.source = "tests/tokenizer/fixtures/sentencepiece/llama.model"};
   options.documents.block = 1000;

@@ -146,7 +146,7 @@ TEST(ShardWriter, BadTokensAndOptionsAreErrors) {
   EXPECT_THROW(ShardWriter({.prefix = dir / "file/x_", .vocab_size = 257}), Error);
 }
 
-// A full disk, as far as a process without one can tell: writes beyond the limit fail.
+// Approximates a full disk: writes beyond the file size limit fail.
 TEST(ShardWriter, FailedWriteLeavesNoFinalFile) {
   TempDir dir;
   rlimit before{};

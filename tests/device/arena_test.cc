@@ -67,7 +67,7 @@ TEST(Pack, NoTwoLiveBlocksShareAByte) {
   EXPECT_LT(worst, 1.35);  // greedy by size is no optimum, but near it
 }
 
-// By looking at every pair: what pack() must come to, faster.
+// Compares every pair of blocks: the slow reference for pack().
 size_t pack_plainly(std::vector<PlannedBlock>& blocks) {
   std::vector<size_t> order(blocks.size()), placed;
   std::iota(order.begin(), order.end(), size_t{0});
@@ -100,7 +100,7 @@ TEST(Pack, PlacesBuffersBySizeAtTheLowestFreeOffset) {
   }
 }
 
-// Saved activations of 2,000 layers and what lives shortly between them: pairs would take a minute.
+// Saved activations of 2,000 layers and short-lived buffers between them: comparing pairs would take a minute.
 TEST(Pack, TimeGrowsAlmostLinearlyWithBlocks) {
   constexpr int64_t kLayers = 2000, kSaved = 12, kShort = 12;
   constexpr size_t kSizes[] = {65536, 16384, 65536, 512, 131072, 32768};
@@ -121,7 +121,7 @@ TEST(Pack, TimeGrowsAlmostLinearlyWithBlocks) {
     blocks.push_back({.name = "gradient", .bytes = blocks[saved.back()].bytes, .born = clock, .died = clock + 4});
     blocks[saved.back()].died = clock += 2;
   }
-  const std::clock_t begin = std::clock();  // of this process: others may keep the cores busy
+  const std::clock_t begin = std::clock();  // CPU time of this process: other processes may keep the cores busy
   const size_t total = pack(blocks);
   EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, 10);
   EXPECT_LT(double(total), 1.05 * double(saved_bytes));
@@ -245,7 +245,7 @@ TEST(Arena, ReturnsPlannedAlignedOffsets) {
   for (const PlannedBlock& b : blocks) EXPECT_EQ(b.offset % kArenaAlign, 0u);
 }
 
-// What a run leaves alive while others run is its frame's; the rest is shared by all.
+// Buffers that a run keeps while other runs execute are in its frame; all other memory is shared.
 TEST(Arena, ConcurrentRunsHaveTheirOwnFrames) {
   Arena arena;
   struct Run {

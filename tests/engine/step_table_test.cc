@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// A clock that moves when told.
+// A clock that the test advances.
 PhaseClock::Clock::time_point fake_now{};
 void pass(nanoseconds time) { fake_now += time; }
 PhaseClock fake_clock() {

@@ -44,7 +44,7 @@ struct EvalTasks : ::testing::Test {
     }
     return "nothing was refused";
   }
-  // The text before the scored part, and that part.
+  // The text before the scored part, and the scored part.
   std::pair<std::string, std::string> parts(const ScoredText& text) const {
     EXPECT_EQ(text.tokens[0], tokenizer->eod_id());
     const auto cut = text.tokens.end() - text.scored;

@@ -1,4 +1,4 @@
-// Sampling with a key/value cache equals the whole forward pass; drawing obeys temperature, top-k and top-p.
+// Sampling with a KV cache matches the full forward pass; sampling obeys temperature, top-k and top-p.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_P(CachedLogits, MatchTheFullForwardPass) {
   }
 }
 
-// With weights and activations in 8 bits, and outliers apart or not, logits are near those of fp32, and not they.
+// With 8-bit weights and activations, with and without separate outliers, logits are near those of fp32 but not equal.
 TEST_P(CachedLogits, Int8LogitsAreNearFp32) {
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());
@@ -168,7 +168,8 @@ TEST(Prompts, SlidingContextMatchesANewPrompt) {
   }
 }
 
-// Texts of different lengths, one of which slides and one of which begins anew, have the bits that each has alone.
+// Texts of different lengths, one of which slides its context and one of which restarts, match texts sampled alone bit
+// for bit.
 TEST_P(CachedLogits, BatchedTextsMatchSingleOnesBitExactly) {
   constexpr int64_t kTexts = 5;
   testing::Rig rig;
@@ -243,7 +244,7 @@ TEST(Prompts, EightBatchedTextsMatchSingleOnesBitExactlyInLargerGemms) {
   }
 }
 
-// Whatever number of them goes on at once: text, end and order of the sink's calls.
+// Text, stop reason and order of the sink's calls do not depend on how many texts are sampled at once.
 TEST(ContinueTexts, DoNotDependOnOtherPrompts) {
   testing::Rig rig;
   const ModelConfig config = testing::tiny_model(

@@ -1,4 +1,4 @@
-// What a scope writes to standard error (log lines, the bar), as text.
+// Captures what a scope writes to standard error (log lines, the bar), as text.
 #pragma once
 #include <gtest/gtest.h>
 

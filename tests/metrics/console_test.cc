@@ -207,7 +207,7 @@ TEST(Console, FullDiskOnStdoutWarnsOnceAndTrainingContinues) {
   EXPECT_EQ(count_of(log, "standard output cannot be written: No space left on device"), 1) << log;
 }
 
-// Ctrl-S: the terminal takes nothing until Ctrl-Q.
+// After Ctrl-S the terminal accepts no output until Ctrl-Q.
 TEST(Console, StoppedTerminalDoesNotBlockTraining) {
   Terminal terminal(200);
   const StderrTo redirect(terminal.fd());
@@ -242,7 +242,7 @@ TEST(Bar, ShowsStepLossSpeedAndEta) {
   EXPECT_NE(render_bar(state(9540), 200, true).find("\u2588\u2588\u2591"), std::string::npos);
 }
 
-// Whatever the width, nothing wraps and what is shown is shown whole.
+// At any width nothing wraps and every field is shown in full or not at all.
 TEST(Bar, FitsEveryWidth) {
   for (bool unicode : {false, true})
     for (int columns = 0; columns < 140; ++columns) {
@@ -306,7 +306,7 @@ TEST(Bar, FollowsTheWidthOfTheTerminal) {
   EXPECT_TRUE(terminal.screen()[0].starts_with("6/19073  loss 3.281  ETA 2h11m  ")) << terminal.screen()[0];
 }
 
-// Lines of the run on stdout, lines of the log on stderr and the bar, all on one terminal: every line comes out whole.
+// Run lines on stdout, log lines on stderr and the bar, all on one terminal: every line is printed intact.
 TEST(Bar, LinesAndBarDoNotInterleave) {
   Terminal terminal(500);
   {
@@ -350,7 +350,7 @@ TEST(Bar, SurvivesConcurrentLogging) {
   const std::string text = contents(dir / "err");
   EXPECT_EQ(count_of(text, "from a thread\n"), 300);
   EXPECT_TRUE(text.ends_with("\r\x1b[K"));
-  // Before every log line the bar was erased: what stands between two lines ends with the erasure or is nothing.
+  // The bar was erased before every log line: the text between two lines is empty or ends with the erase sequence.
   EXPECT_FALSE(std::regex_search(text, std::regex(R"(tok/s[^\r\n]*\x1b\[K\d{4}-)")));
 }
 

@@ -1,4 +1,4 @@
-// What the system says about itself: parsed from copies of the kernel's files, from the real ones, and from bad ones.
+// System information, parsed from copies of the kernel's files, from the real ones, and from invalid ones.
 #include "metrics/environment.h"
 
 #include <gtest/gtest.h>

@@ -92,7 +92,7 @@ TEST(Jsonl, TextIsEscapedAndConvertedToUtf8) {
             "a \"b\"\\\n\t\x01\x7f \xC3\xA9 \xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD \xF0\x9F\x94\xA5");
 }
 
-// Surrogates, overlong forms and code points beyond the last are no UTF-8.
+// Surrogates, overlong forms and code points above U+10FFFF are invalid UTF-8.
 TEST(Jsonl, InvalidSequencesDoNotReachTheFile) {
   for (const char* bad : {"\xED\xA0\x80", "\xC0\xAF", "\xE0\x80\x80", "\xF4\x90\x80\x80", "\xF8\x88", "\x80", "\xC3"}) {
     const Json json = Json::parse(json_line(EventRecord{.text = bad}), nullptr, false);
@@ -172,7 +172,7 @@ TEST(Jsonl, MarksAStepWrittenTwice) {
   EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 3"), 1);
 }
 
-// A run that dies between its resume and its first step leaves a marker as the last word.
+// A run that dies between its resume and its first step leaves a resume event as its last line.
 TEST(Jsonl, SecondResumeAtTheSameStepSupersedesNothing) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
@@ -304,7 +304,7 @@ TEST(Jsonl, FullDiskWarnsOnceAndTrainingContinues) {
   EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
 }
 
-// A pipe in its place must not hold a run until somebody reads or writes it.
+// A pipe instead of the file must not block a run until another process opens it.
 TEST(Jsonl, PipeInsteadOfAFileDoesNotBlock) {
   const TempDir dir;
   const std::string pipe = dir / "metrics.jsonl";

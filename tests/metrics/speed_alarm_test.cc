@@ -68,8 +68,7 @@ TEST(SpeedAlarm, IsRaisedAgainAfterRecovery) {
   EXPECT_EQ(run(alarm, 40, 200).size(), 1u);
 }
 
-// A machine whose neighbours come and go every hundred steps; what is still so when an alarm may be given again is
-// told.
+// Other load starts and stops every hundred steps; a slowdown that persists when the next alarm is allowed is reported.
 TEST(SpeedAlarm, IsRaisedLessThanOncePerThousandSteps) {
   SpeedAlarm alarm;
   size_t given = 0;

@@ -58,7 +58,7 @@ uint64_t take_varint(std::string_view& bytes) {
   }
 }
 
-// One field of a protobuf message: numbers as their bits.
+// One field of a protobuf message; numbers as their bits.
 struct Wire {
   uint64_t field = 0, bits = 0;
   std::string_view bytes;
@@ -253,7 +253,7 @@ TEST(Tensorboard, RepeatedStepsAreMarkedByASessionStart) {
   EXPECT_EQ(starts, (std::vector<int64_t>{7, 8}));
 }
 
-// A new file whose first step nobody announced still purges what it repeats.
+// A new file whose first step had no start event still purges the steps that it repeats.
 TEST(Tensorboard, FirstStepOfAFileIsASessionStart) {
   const TempDir dir;
   TensorboardSink sink(dir.path());
@@ -284,7 +284,7 @@ TEST(Tensorboard, FailedFolderCreationWarnsOnce) {
   EXPECT_EQ(count_of(log, "training goes on without it"), 1) << log;
 }
 
-// What TensorBoard itself makes of a crash at step 8 and a resume from step 4.
+// TensorBoard's own view of a crash at step 8 and a resume from step 4.
 TEST(Tensorboard, TensorboardReadsTheRunAndPurgesRepeatedSteps) {
   const char* chosen = std::getenv("ATHANOR_PYTHON");
   const std::string python = chosen != nullptr ? chosen : "python3";

@@ -67,7 +67,7 @@ TEST(Trace, ReplacesAnOlderFile) {
   EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 1u);
 }
 
-// A killed run leaves no end: viewers add it, as here.
+// A killed run leaves the array open: viewers close it, as this test does.
 TEST(Trace, IsReadableWithoutItsEnd) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 1000});

@@ -1,4 +1,4 @@
-// What programs linked with an older C library bring along: here in place of the functions of this machine's.
+// Functions that programs linked with an older C library contain, here instead of this machine's.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -135,7 +135,7 @@ void large_scores(Examiner& examine) {
   }
 }
 
-// The largest magnitude of what is stored: of rows that see keys or none, in blocks of rows that end anywhere.
+// amax of the stored output, for rows that see keys or none, in row blocks that end anywhere.
 void amax_of_outputs(Examiner& examine) {
   for (const Setting& s :
        {Setting{"one", {{0, 1, 0, 1, 0, 0}}, 1, 1, heads(1, 1, 1)},

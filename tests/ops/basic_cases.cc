@@ -158,7 +158,7 @@ void dropouts(Examiner& examine) {
   drop("many", DType::f32, {300, 257}, 0.05f, 0, 1);
 }
 
-// Sequences whole on a rank, in two pieces, and rows from the middle of a micro-batch.
+// Whole sequences on a rank, sequences in two pieces, and rows from the middle of a micro-batch.
 void dropped_paths(Examiner& examine) {
   for (const DType dtype : kFloats)
     for (const SequenceRows rows : {SequenceRows{1, 1, 1, 0}, {4, 3, 3, 0}, {3, 2, 4, 0}, {5, 4, 4, 10}})

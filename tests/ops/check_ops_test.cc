@@ -42,7 +42,7 @@ TEST(Compare, EqualInfinitiesAndNansMatchAndOthersAreInfinitelyFar) {
     }
 }
 
-// One element far above the others, as in Adam's v: what its rounding leaves is large beside the rms of all.
+// One element far above the others, as in Adam's v: its rounding error is large compared with the rms of all elements.
 TEST(Compare, RoundingErrorIsRelativeToTheElement) {
   std::vector<float> want(1 << 16, 1e-6f);
   want[5] = 1;

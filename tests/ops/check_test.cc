@@ -297,7 +297,7 @@ TEST(Check, RefusesConflictingFields) {
   EXPECT_NE(refusal(backward).find("attention_bwd: expected positions for angles"), std::string::npos);
 }
 
-// Gradients of queries and keys are rotated back in one launch where they lie side by side, else in one each.
+// Gradients of Q and K are rotated back in one launch if they are adjacent, otherwise in one launch each.
 TEST(InParts, AdjacentGradientsShareOneRopeBackwardLaunch) {
   const Tensor packed = tensor(DType::bf16, {4, 12});
   AttentionBwd op{.dq = packed.columns(0, 4),

@@ -258,7 +258,7 @@ void Examiner::judge_gradient(const char* op, const std::string& name, const std
   for (double a : analytic) power += a * a;
   const double rms = std::sqrt(power / double(n));
   for (size_t k = 0; k < axes + kDirections; ++k) {
-    std::vector<double> direction(n);  // of unit length
+    std::vector<double> direction(n);  // unit vector
     if (k < axes) direction[k * n / axes] = 1;
     for (size_t i = 0; k >= axes && i < n; ++i)
       direction[i] = (random_bits(kCaseSeed, k, i) & 1 ? 1 : -1) / std::sqrt(double(n));

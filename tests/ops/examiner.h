@@ -24,11 +24,11 @@ using MakeBackend = std::function<TestBackend(int threads)>;
 
 enum class Fault : uint8_t {
   wrong_value,       // differs from the reference beyond tolerance
-  out_of_bounds,     // a canary beside a tensor or behind the scratch memory changed
+  out_of_bounds,     // a canary next to a tensor or after the scratch memory changed
   unwritten,         // an element of an output still has its poison
   modified_input,    // an input changed
-  irreproducible,    // a second run on other garbage gave other bits
-  thread_dependent,  // another number of threads gave other bits
+  irreproducible,    // a second run on memory with other garbage gave different bits
+  thread_dependent,  // a different number of threads gave different bits
   gradient,          // the backward op is not the derivative of the forward op
   threw,
 };
@@ -99,8 +99,8 @@ class Examiner {
     });
   }
 
-  // The backend's `tensor` after bwd must be the derivative of `loss` with respect to the value that `of` had before,
-  // which is the tensor itself where nothing is said.
+  // The backend's `tensor` after bwd must be the derivative of `loss` with respect to the initial value of `of`, which
+  // defaults to `tensor`.
   template <class Bwd>
   void gradient_of(const OpCase<Bwd>& bwd, const char* tensor,
                    const std::function<double(const std::vector<double>&)>& loss, const char* of = nullptr) {

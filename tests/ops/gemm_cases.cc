@@ -99,7 +99,7 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " bias gelu"), with(biased, Epilogue::gelu, like_d)});
       examine(OpCase<Gemm>{cat(name, " gelu gradient"), with(op, Epilogue::gelu_gradient, like_d)});
     }
-    Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // of z = k / 8
+    Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // recomputes GELU of z = k / 8
     again.recompute = true;
     const Init z = constant(double(s.k) / 8);
     examine(OpCase<Gemm>{
@@ -119,7 +119,7 @@ void epilogues(Examiner& examine, DType dt) {
   }
 }
 
-// silu(gate) up beside [gate | up].
+// The SwiGLU epilogue stores silu(gate) * up in addition to [gate | up].
 void swiglu(Examiner& examine, DType dt) {
   for (const Size& s : {Size{3, 2, 5}, Size{33, 64, 40}, Size{300, 48, 136}})
     for (const bool tb : {false, true}) {

@@ -1,5 +1,5 @@
-// Guarded: one tensor in device memory, surrounded by canary bytes: at least a row before and a row behind it and the
-// gaps between strided rows. Memory is reached through Device::copy alone.
+// Guarded: one tensor in device memory, surrounded by canary bytes: at least a row before and after it, and the gaps
+// between strided rows. Memory is accessed only through Device::copy.
 #pragma once
 #include <optional>
 #include <vector>

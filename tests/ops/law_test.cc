@@ -75,7 +75,7 @@ TEST_P(Laws, GemmEpiloguesMatchHandComputation) {
   EXPECT_EQ(d.read(), (V{-2, 4, -2, 13}));
   expect_near(gated.read(), {-2 * 4 * 0.11920292f, -2 * 13 * 0.11920292f});
   auto gate_up = f32({0, -2, 3, 4, 0, 20, 7, 5});
-  op.epilogue = Epilogue::swiglu_gradient;  // of y for z = {-2, 4, -2, 13}
+  op.epilogue = Epilogue::swiglu_gradient;  // the GEMM result z = {-2, 4, -2, 13} is dL/dy
   op.aux = as(gate_up, {2, 4});
   run(op);
   const float s = 0.11920292f;
@@ -138,8 +138,8 @@ TEST_P(Laws, QkNormDoesNotChangeV) {  // one query, one key, one value head of s
   expect_near(y.read(), {3 * r, 4 * r, 3 * r, -4 * r, 7, 9});
 }
 
-// As above; the rank has half of each head, and gets the sums over whole heads.
-TEST_P(Laws, QkNormOfPartsIsThatOfWholeHeads) {
+// Like the test above, but the rank has half of each head and receives the sums over whole heads.
+TEST_P(Laws, QkNormOfHeadPartsMatchesWholeHeads) {
   const auto x = f32({3, 4, 6, 8, 7, 9}), dy = f32({1, 2, 1, -1, 5, 5}), wq = f32({1, 1}), wk = f32({1, -1});
   auto sums = f32(V(2)), rstd = f32(V(2)), y = f32(V(6)), dx = f32(V(6)), dwq = f32(V(2)), dwk = f32(V(2));
   const Shape row{1, 6}, of_heads{1, 2};
@@ -182,7 +182,7 @@ TEST_P(Laws, QkNormOfPartsIsThatOfWholeHeads) {
   expect_near(dwk.read(), {0.6f, -0.8f});
 }
 
-// Queries of zero see all their keys alike: y is the mean of the visible values, lse the log of their number.
+// Zero queries weight all visible keys equally: y is the mean of the visible values, lse the log of their number.
 TEST_P(Laws, AttentionOfEqualScoresIsTheMean) {
   const auto q = f32(V(8)), k = f32({1, 2, 3, 4}), v = f32({1, 3, 8, 100});
   auto y = f32(V(8)), lse = f32(V(8));
@@ -273,7 +273,7 @@ TEST_P(Laws, EmbeddingsLookUpAddAndCollect) {
   EXPECT_EQ(dwpe.read(), (V{1, 2, 8, 10}));
 }
 
-// The largest value takes the largest scale, 448 / 448 here, so that codes are what the values round to.
+// The block with the amax gets the largest scale, here 448 / 448, so that the quantized values are the rounded inputs.
 TEST_P(Laws, Nvfp4RoundsBlocksOf16) {
   const auto x = f32({0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0.25f, 0.75f, 1.25f, 1.75f, -2.5f, 3.5f, 5, 0.1f});
   OnDevice<f4_e2m1> quantized(*b.device, std::vector<f4_e2m1>(16));

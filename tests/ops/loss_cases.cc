@@ -71,9 +71,9 @@ void with_softcap(Examiner& examine) {
   examine(c);
 }
 
-// Targets, whatever the tensor: a fifth of the rows is ignored.
+// Targets, independent of the tensor: a fifth of the rows is ignored.
 double own_target(int64_t vocab, int64_t row) { return row % 5 == 2 ? -1 : double(row * 7 % vocab); }
-// Further targets: none, the row's own again, or one token twice.
+// Targets of tokens further ahead: ignored, equal to the row's own, or one token twice.
 double further_target(int64_t vocab, int64_t count, int64_t i) {
   if (i % 7 == 3) return -1;
   if (i % 11 == 5) return std::max(0.0, own_target(vocab, i / count));
@@ -204,8 +204,8 @@ void of_teachers(Examiner& examine) {
   }
 }
 
-// Sequences whole on a rank and in two pieces, one source without rows, and losses on both sides of 0.5, whose rounding
-// differs.
+// Whole sequences on a rank and sequences in two pieces, one source without rows, and losses on both sides of 0.5,
+// which round differently.
 void by_source(Examiner& examine) {
   for (const int64_t n : {1, 12, 1200, 12000})
     for (const SequenceRows rows : {SequenceRows{.sequences = 1, .length = n},

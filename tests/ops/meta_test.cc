@@ -64,12 +64,13 @@ const std::map<std::string, std::vector<Family>> kFamiliesOf = families_of_ops()
 
 // The first finding of the cases of plan.op, or nothing.
 std::vector<Finding> findings(const Sabotage::Plan& plan, std::shared_ptr<Ops> reference = nullptr) {
-  Examiner examine(sabotaged(plan), {.threads = {1, 3},
-                                     .only = plan.op,
-                                     .tensor = plan.tensor,
-                                     .stop_at_first = true,
-                                     .every = reference ? 100 : 1,  // a shared bug shows in the gradients alone
-                                     .reference = std::move(reference)});
+  Examiner examine(sabotaged(plan),
+                   {.threads = {1, 3},
+                    .only = plan.op,
+                    .tensor = plan.tensor,
+                    .stop_at_first = true,
+                    .every = reference ? 100 : 1,  // a bug shared with the reference only shows in gradients
+                    .reference = std::move(reference)});
   for (const Family& family : kFamiliesOf.at(plan.op)) family.run(examine);
   return examine.findings();
 }
@@ -103,7 +104,7 @@ TEST(Harness, FindsModifiedInputs) {
 
 TEST(Harness, FindsUnwrittenElements) {
   for (const Target& t : planted())
-    // An unwritten byte of pack_groups is found as a wrong value: a byte has no mark of its own.
+    // An unwritten byte of pack_groups is found as a wrong value: single bytes have no canary value.
     if (t.io == Io::out && t.op != "fill" && t.op != "pack_groups") expect_found({t.op, t.tensor, Fault::unwritten});
   expect_found({"fill", "x", Fault::unwritten});
 }

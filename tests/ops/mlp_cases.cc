@@ -22,7 +22,7 @@ void family(Examiner& examine, const std::string& name, const Fwd& fwd, const Bw
   }
 }
 
-// The largest magnitude of what is stored.
+// amax of the stored output.
 template <class Op>
 void amax_of(Examiner& examine, const std::string& name, Op op, const char* input, const char* output) {
   constexpr double kInf = std::numeric_limits<double>::infinity();

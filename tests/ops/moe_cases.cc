@@ -86,7 +86,7 @@ Init kept_of(const Sizes& s, bool skewed) {
   return [=](uint64_t, int64_t i) { return is_dropped(s, i) ? double(s.experts) : expert_of(s, skewed, i); };
 }
 
-// Capacities of one choice, of some, of exactly as many as an expert has, and of all; random and equal weights, and
+// Capacities of one choice, of several, of exactly as many as an expert has, and of all; random and equal weights, and
 // NaN.
 void capacities(Examiner& examine) {
   const Init ties = listed({0.5, 0.25, 0.5, 0.5, 0.75, 0.25, 0.75, 0.5, -0.0, 0, 1});
@@ -123,8 +123,8 @@ void capacities(Examiner& examine) {
     }
 }
 
-// As DeepSeek-V3 routes, and parts of it alone. Sigmoids are evenly spread, so that no rounding changes a choice; a
-// bias turns them over.
+// Routing of DeepSeek-V3, completely and in parts. Sigmoids are evenly spaced, so that rounding changes no choice; a
+// bias reverses their order.
 struct Ruled {
   const char* name;
   RouterRule rule;
@@ -325,7 +325,7 @@ void send_beyond_slots(Examiner& examine, const Sizes& s, int64_t ranks, bool sk
     }
 }
 
-// Rows that go to other ranks, and the order of those that come.
+// Rows sent to other ranks, and the order of received rows.
 void exchanges(Examiner& examine) {
   struct Shape {
     Sizes s;

@@ -1,4 +1,4 @@
-// Cases of the norms and of QK-norm, their gradients, and recomputation that repeats the bits.
+// Cases of the norms and of QK-norm, their gradients, and bit-exact recomputation.
 #include <cmath>
 #include <limits>
 
@@ -95,7 +95,7 @@ void gradients(Examiner& examine) {
   }
 }
 
-// Selective recomputation: NormApply on what NormFwd stored gives y's bits, on the backend itself.
+// Selective recomputation: NormApply on the values stored by NormFwd gives y's bits, on the backend itself.
 void repeats_bits(Examiner& examine, const Setting& s) {
   if (examine.lists() || !examine.wanted(NormApply::kName)) return;
   OpCase<NormFwd> fwd{s.name(), forward(s)};
@@ -107,7 +107,7 @@ void repeats_bits(Examiner& examine, const Setting& s) {
     examine.note({Fault::wrong_value, NormApply::kName, "y", cat(s.name(), ": not the bits of norm_fwd")});
 }
 
-// The largest magnitude of what is stored, of any rows: in registers, several in a block, one by one.
+// amax of the stored output for any rows: held in registers, several in a block, one by one.
 void amaxes(Examiner& examine, const Setting& s) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   OpCase<NormFwd> fwd{s.name(), forward(s)};

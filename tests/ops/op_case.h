@@ -13,7 +13,7 @@ namespace athanor {
 
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 
-// A present tensor of a case: shape and dtype, an address nobody may follow.
+// A present tensor of a case: shape, dtype, and an address that must not be dereferenced.
 inline Tensor tensor(DType dtype, Shape shape, int64_t row_stride = 0) {
   return {reinterpret_cast<void*>(uintptr_t{256}), dtype, shape, row_stride};
 }
@@ -39,7 +39,7 @@ inline Init below(int64_t n) {  // integers in [0, n)
 inline Init constant(double x) {
   return [=](uint64_t, int64_t) { return x; };
 }
-// The list, again and again.
+// The list, repeated.
 inline Init listed(std::vector<double> values) {
   return [values = std::move(values)](uint64_t, int64_t i) { return values[size_t(i) % values.size()]; };
 }
@@ -53,14 +53,14 @@ using Values = std::map<std::string, Init>;
 
 template <class Op>
 struct OpCase {
-  std::string name;  // tells the cases of one op apart
+  std::string name;  // unique among the cases of an op
   Op op;
-  Values values = {};                              // by tensor; standard normal where nothing is said
-  bool exact = false;                              // the outputs must have the reference's very bits
+  Values values = {};                              // by tensor; default: standard normal
+  bool exact = false;                              // the outputs must be bit-identical to the reference
   std::map<std::string, std::string> shared = {};  // output -> input whose memory it uses
 };
 
-// What one tensor of a case held before and after a run, dense.
+// Contents of one tensor of a case before and after a run, dense.
 struct Result {
   std::string name;
   Io io;

@@ -1,4 +1,4 @@
-// Cases of update rules, of masters in halves and of what Muon's GEMMs lack; those of StepControl are in
+// Cases of update rules, of split master weights and of Muon's ops around its GEMMs; those of StepControl are in
 // step_control_cases.cc.
 #include <bit>
 #include <cmath>
@@ -45,7 +45,7 @@ OpCase<AdamW> adamw(const std::string& name, std::vector<AdamW::Part> parts) {
   return c;
 }
 
-// A case again with gradients in bf16.
+// Repeats a case with bf16 gradients.
 template <class Op>
 void with_short_gradients(Examiner& examine, OpCase<Op> c) {
   c.name += " gradients bf16";
@@ -152,7 +152,8 @@ void adamw_8bit_cases(Examiner& examine) {
     examine(list);
     with_short_gradients(examine, list);
   }
-  // Gradients over twelve decades: second moments below the smallest code. And none at all: blocks of zeros.
+  // Gradients over twelve decades: second moments below the smallest quantized value. Also zero gradients: all-zero
+  // blocks.
   OpCase<AdamW8bit> wide = adamw_8bit("wide", {quantized_part(5120, kKinds[0])});
   wide.values["grad"] = [](uint64_t s, int64_t i) { return std::pow(10, uniform(-12, 0)(s, i)); };
   wide.values["v_scale"] = wide.values["m_scale"] = constant(0);
@@ -500,11 +501,11 @@ void neuron_cases(Examiner& examine) {
   }
 }
 
-// Any pattern of 32 bits but NaN: ties and the largest numbers among them.
+// Any 32-bit pattern except NaN, including ties and the largest numbers.
 double any_float(uint64_t s, int64_t i) {
   uint32_t bits = random_bits(kCaseSeed, s, uint64_t(i));
   if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
-  if ((bits & 0xfff8u) == 0xffa0u) bits ^= 0x100u;  // a rest that looks like memory that nobody wrote
+  if ((bits & 0xfff8u) == 0xffa0u) bits ^= 0x100u;  // the low half would look like unwritten memory
   const float x = std::bit_cast<float>(bits);
   return std::isnan(x) ? 0 : double(x);
 }

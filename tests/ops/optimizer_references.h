@@ -1,4 +1,4 @@
-// What other programs make of the same weights and gradients in 20 steps: scripts/make_optimizer_references.py.
+// Results of other programs for the same weights and gradients after 20 steps: scripts/make_optimizer_references.py.
 #pragma once
 namespace athanor::references {
 

@@ -1,5 +1,5 @@
-// Cases of QkClip: rows and columns of queries, keys and values, biases, cuts anywhere, shared keys, all formats of
-// masters, heads with and without scores above the threshold, skipped steps.
+// Cases of QkClip: rows and columns of Q, K and V, biases, shards that begin and end anywhere, shared K heads, all
+// formats of master weights, heads with and without logits above the threshold, skipped steps.
 #include <bit>
 #include <cmath>
 #include <optional>

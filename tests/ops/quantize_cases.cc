@@ -48,7 +48,7 @@ void quantize_cases_of(Examiner& examine) {
         cat("of f16, columns ", blocks.cols), quantize({40, 72}, DType::f8_e4m3, DType::f16, blocks), {}, true});
 }
 
-// Two levels of scales: all of quantizing, with edges of every kind; blocks far below the largest value saturate and
+// Two-level scales: all options of Quantize, with edges of every kind; blocks far below the amax saturate and
 // underflow.
 void fp4_values(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -86,7 +86,7 @@ void fp4_values(Examiner& examine) {
         }
 }
 
-// Factors of others, 0 among them, and the largest magnitude beside the codes.
+// Given factors, including 0, with the amax as an additional output.
 void given_factors(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const DType quantized : kCodes)
@@ -105,12 +105,12 @@ void given_factors(Examiner& examine) {
         }
 }
 
-// The largest magnitude as whoever made x left it; it is believed, whatever it is.
+// The amax as passed by the op that made x; it is used unchecked.
 void given_amax(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const DType quantized : kCodes)
     for (const double amax : {0.0, 1e-40, 0.5, 3e38, kInf, std::numeric_limits<double>::quiet_NaN()})
-      for (const int written : {0, 1, 2}) {  // codes; theirs transposed; both
+      for (const int written : {0, 1, 2}) {  // quantized values; transposed ones; both
         Quantize op = quantize({37, 261}, quantized, DType::bf16, {});
         op.amax = tensor(DType::f32, {1});
         op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
@@ -124,7 +124,7 @@ void given_amax(Examiner& examine) {
       }
 }
 
-// Transposed, alone or beside the codes.
+// Transposed output, alone or in addition to the plain one.
 void transposed_quantized(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init bad = listed({1, 2, 3, kInf, 5, -6, 8, 1e-9, 0, 0.3, -1});
@@ -243,7 +243,7 @@ void scaled_products(Examiner& examine, bool four_bits) {
 
 }  // namespace
 
-// Those with tensors that few ops have come first: what is planted in one of these is found soon.
+// Cases with tensors that few ops have come first, so that bugs planted in these are found early.
 void quantize_cases(Examiner& examine) {
   transposed_quantized(examine);
   given_factors(examine);

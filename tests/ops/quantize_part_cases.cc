@@ -1,5 +1,5 @@
 // Cases of AmaxOfPart and QuantizePart: parts that begin and end within rows and blocks, and all parts of a matrix
-// together beside Quantize of the whole.
+// compared with Quantize of the whole.
 #include <cmath>
 #include <limits>
 
@@ -67,7 +67,7 @@ void one_part(Examiner& examine, const PartKind& kind, const Shape& matrix, int6
   }
 }
 
-// Two parts, cut anywhere: maxima of both, then codes and scales, are those of Quantize.
+// Two parts, split anywhere: the maxima of both, then their quantized values and scales, match Quantize.
 void whole_matrix(Examiner& examine, const PartKind& kind, const Shape& matrix, int64_t cut) {
   if (examine.lists() || !examine.wanted(QuantizePart::kName)) return;
   const int64_t size = matrix.numel();

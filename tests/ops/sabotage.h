@@ -45,7 +45,7 @@ class Sabotage final : public Decorated<Sabotage> {
     return static_cast<char*>(t.at((rows - 1) * (rows > 1 ? t.stride() : 0) + cols - 1));
   }
   void save_last(const Tensor& t) { std::memcpy(saved_, last(t), size_of(t.dtype)); }
-  // The highest byte holds sign and exponent bits, the lowest those of least weight.
+  // The highest byte holds sign and exponent bits, the lowest the least significant mantissa bits.
   static void flip_high(const Tensor& t) { last(t)[size_of(t.dtype) - 1] ^= 0x40; }
   static void flip_low(const Tensor& t) { last(t)[0] ^= 1; }
 

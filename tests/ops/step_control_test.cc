@@ -258,8 +258,8 @@ TEST(StepControl, CountsUpdatesForScheduleAndBias) {
   }
 }
 
-// One over the share of the newest step: of weights that are the squares of the largest learning rate so far, and of
-// equal ones after the first three.
+// 1 / (weight of the newest step): for weights equal to the square of the maximum learning rate so far, and for equal
+// weights after the first three steps.
 TEST(StepControl, WeightsStepsOfAverages) {
   StepControl c = control();
   c.averages[0] = {.weighting = Weighting::squared_rate};
@@ -344,7 +344,7 @@ struct Spikes {
     s.norm_sq = norm * norm;
     close_step(s, c, &window);
   }
-  // Losses 2 and 4, norms 1 and 3 in turns: standard deviations of 1 around 3 and 2.
+  // Losses alternate between 2 and 4, norms between 1 and 3: standard deviations of 1 around 3 and 2.
   void fill() {
     for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) step(i % 2 == 0 ? 2 : 4, i % 2 == 0 ? 1 : 3);
   }

@@ -1,5 +1,5 @@
-// Cases of a teacher's top logits and of a student's loss against them: ties, padding, soft-caps, parts of a
-// vocabulary, all of it, ignored rows; the gradient.
+// Cases of a teacher's top logits and of a student's loss against them: ties, padding, soft-caps, vocabulary shards and
+// the whole vocabulary, ignored rows; the gradient.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -23,12 +23,12 @@ constexpr Size kSizes[] = {{{3, {0, 17, 17}, 17}, 1},
 
 std::string name_of(const Size& s, DType dt) { return cat(name_of(s), " top ", s.k, " ", dt); }
 
-// Distinct ids of a row: every so many tokens, of this part and of others.
+// Distinct ids of a row, at a fixed spacing, in this shard and in others.
 int64_t id(const Size& s, int64_t row, int64_t j) { return (j * (s.part.total / s.k) + row) % s.part.total; }
 Init ids(const Size& s) {
   return [s](uint64_t, int64_t i) { return double(id(s, i / s.k, i % s.k)); };
 }
-Init values(const Size& s) {  // the first is the largest
+Init values(const Size& s) {  // the first is the maximum
   return [s](uint64_t stream, int64_t i) { return i % s.k == 0 ? 0 : uniform(-6, 0)(stream, i); };
 }
 
@@ -62,7 +62,7 @@ OpCase<PickLogits> pick(const Size& s, DType dt, float temperature, float softca
 
 double capped(double z, double softcap) { return softcap > 0 ? softcap * std::tanh(z / softcap) : z; }
 
-// Results of RowMax, LogitSums and PickLogits for a row that this rank has whole, or plausible ones for a shard.
+// Results of RowMax, LogitSums and PickLogits for a row that this rank holds completely, or plausible ones for a shard.
 struct Row {
   std::vector<double> z;  // [count]
   double sum = 0, at_target = 0, rest = 0;

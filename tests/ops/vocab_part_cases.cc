@@ -1,5 +1,5 @@
-// Cases of ops on a part of the vocabulary, which the CPU backend and the reference have: tokens and targets of this
-// part, of others, ignored ones, padding, and parts at both ends.
+// Cases of ops on a vocabulary shard, which the CPU backend and the reference support: tokens and targets of this
+// shard, of others, ignored ones, padding, and shards at both ends.
 #include <cmath>
 #include <utility>
 

@@ -74,7 +74,7 @@ void two_of_four(Examiner& examine) {
       }
 }
 
-// Rows with outliers, of zeros, and in FP8 at both ends; sizes around those of the kernels' tiles and chunks.
+// Rows with outliers, zero rows, and FP8 at both ends of its range; sizes around the kernels' tiles and chunks.
 void int8_gemms(Examiner& examine) {
   const Init ends = [](uint64_t, int64_t i) { return i % 3 == 0 ? -1.0 : 1.0; };
   const Init spiky = [](uint64_t s, int64_t i) { return i % 29 == 7 ? 9.0 * (i % 2 ? 1 : -1) : normal()(s, i); };

@@ -1,5 +1,5 @@
-// Assumptions of an expected step: the ideal ones change nothing, each name sets its own, and a GPU that is not Hopper
-// has tiles and attention of its own.
+// Assumptions of a predicted step: ideal values change nothing, each name sets its own value, and GPUs other than
+// Hopper have their own tiles and attention rates.
 #include "perf/assumptions.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,8 @@ TEST(Assumptions, NoGpuIsExpectedToBeFasterThanItsBound) {
   }
 }
 
-// FLOP/s of attention over those of GEMMs: the table's on Hopper, more where exponentials are more beside GEMMs.
+// Attention FLOP/s relative to GEMM FLOP/s: the table's ratio on Hopper, higher on GPUs with more exponentials per GEMM
+// FLOP.
 TEST(DescribedGpu, AttentionRateRisesWithExponentialThroughput) {
   const auto share = [](const char* gpu, int64_t head_dim) {
     const Roofline r = limits_of(find_gpu(gpu), head_dim, 8192);

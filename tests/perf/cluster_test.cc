@@ -42,8 +42,7 @@ TEST(Cluster, MeanMatchesDalysFormula) {
   }
 }
 
-// A checkpoint that is still being written when a failure comes does not count: the steps since the one before are
-// lost.
+// A checkpoint that is still being written at a failure does not count: the steps since the previous one are lost.
 TEST(Cluster, SaveCountsOnceItIsDurable) {
   ClusterRun run = llama3();
   const ClusterTimes at_once = simulate_many(run, 8).times;
@@ -77,7 +76,7 @@ TEST(Cluster, SparesCoverNodesUnderRepair) {
   EXPECT_EQ(simulate(run, 1).waiting, 0);
 }
 
-// 419 interruptions and more than 90 % of the time, as published; what a restart takes is assumed.
+// 419 interruptions and more than 90 % effective time, as published; the restart time is assumed.
 TEST(Cluster, ReproducesPublishedFiguresOfLlama3) {
   const ClusterMean mean = simulate_many(llama3(), 32);
   EXPECT_NEAR(mean.times.failures, 419, 0.03 * 419);

@@ -36,7 +36,7 @@ TEST(Flops, MatchesPublishedLlama8b) {
   EXPECT_NEAR(count.causal / 1e9, 51.5, 0.05);
 }
 
-// Keys met per query, counted: the formulas leave out the diagonal's half, 1/(2T) of the whole.
+// Keys visible per query, counted: the formulas omit half of the diagonal, 1/(2T) of the total.
 TEST(Flops, WindowsMatchCountedPairs) {
   for (int64_t t : {64, 1024})
     for (int64_t w : {int64_t(1), int64_t(16), t / 2, t, 2 * t, int64_t(0)}) {

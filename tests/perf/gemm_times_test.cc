@@ -49,7 +49,7 @@ TEST(GemmTimes, CountAllLaunchesOfAStep) {
   EXPECT_GT(seen.size(), 8U);
 }
 
-// A GELU that is computed again belongs to its GEMM.
+// A recomputed GELU belongs to its GEMM.
 TEST(GemmTimes, IncludeRecomputation) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(Recompute::Granularity::selective), rig.backend());
@@ -74,8 +74,7 @@ auto planned(const char* gpu_name, const EngineOptions& o, F examine, int64_t he
   return examine(engine);
 }
 
-// On GPUs with the program's own kernels for it neither SwiGLU nor its gradient is a pass of its own, so plans count
-// none there.
+// On GPUs with the program's own SwiGLU kernels, SwiGLU and its gradient need no separate pass, so plans count none.
 TEST(GemmTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
   const auto launches = [](const char* gpu, const char* op) {
     return planned(gpu, options(Recompute::Granularity::selective), [&](Engine& engine) {
@@ -88,7 +87,8 @@ TEST(GemmTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
   EXPECT_EQ(launches("h200", Gemm::kName), launches("a100", Gemm::kName));
 }
 
-// Nor is RoPE forward, of heads that its kernel has; backward, and for all others, it is.
+// Forward RoPE needs no separate pass either if its kernel supports the head size; backward, and with other head sizes,
+// it does.
 TEST(GemmTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
   const auto launches = [](const char* gpu, int64_t head_dim) {
     return planned(
@@ -104,7 +104,7 @@ TEST(GemmTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
   EXPECT_EQ(launches("h200", 64), 2);
 }
 
-// There backward makes silu(gate) up again with the gradient, so that forward keeps none in any layer.
+// On these GPUs backward recomputes silu(gate) * up with the gradient, so forward stores it in no layer.
 TEST(GemmTimes, FusedSwigluGradientSavesNoForwardOutput) {
   const auto bytes = [](const char* gpu) {
     return planned(gpu, options(), [](Engine& engine) { return engine.memory().total(MemoryKind::activations); });

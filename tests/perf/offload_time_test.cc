@@ -55,7 +55,7 @@ TEST(OffloadTime, UnitTransfersCountWhatForwardAndBackwardDoNotHide) {
     return engine;
   };
   const Roofline limits = limits_of(gpu, 128, 512);
-  const auto small = planned(8);  // each sequence of more takes as long
+  const auto small = planned(8);  // each further sequence takes the same time
   const UnitTraffic& t = small->unit_traffic();
   const double rate = 25e9;
   const OffloadTime time = offload_time(*small, limits);
@@ -68,7 +68,7 @@ TEST(OffloadTime, UnitTransfersCountWhatForwardAndBackwardDoNotHide) {
 }
 
 TEST(OffloadTime, IsHiddenForLargeEnoughBatches) {
-  // 4 sequences take 2 s, the end of a step 1 s, of which 0.5 s more are the link's: a step of 10 s hides it to 5 %.
+  // 4 sequences take 2 s, the end of a step 1 s plus 0.5 s of exposed transfers, which are 5 % of a step of 10 s.
   const double batch = hiding_batch({.link = 1, .exposed = 0.5}, 0.05, 4, 2, 1);
   EXPECT_NEAR(0.5 / (batch * 2 / 4 + 1 + 0.5), 0.05, 1e-12);
   EXPECT_EQ(hiding_batch({}, 0.05, 4, 2, 1), 0);

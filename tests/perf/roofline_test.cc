@@ -30,7 +30,7 @@ TEST(Limit, TilesNeverMakeAGemmFasterThanItsRoofline) {
                           product(65536, 50304, 768), product(1, 1, 1)})
     EXPECT_GE(least_seconds(p, tiled), least_seconds(p, plain)) << row_name(p, true);
   EXPECT_DOUBLE_EQ(least_seconds(product(8192, 8192, 8192), tiled), 2 * std::pow(8192.0, 3) / tiled.most.flops);
-  // 133 tiles on 132 multiprocessors take two waves, unless cut finer.
+  // 133 tiles on 132 multiprocessors take two waves, unless split into smaller tiles.
   EXPECT_GT(least_seconds(product(133 * 128, 256, 4096), tiled),
             1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
 }
@@ -49,7 +49,7 @@ TEST(Limit, EpilogueTrafficIsCounted) {
   EXPECT_EQ(op.epilogue_bytes(), 0);
 }
 
-// Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a GEMM adds up.
+// Quantized values use the 8-bit rate, dequantized ones run without tensor cores; the traffic around a GEMM is added.
 TEST(Limit, ScaledGemmsHaveTheirOwnRates) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
   Launch p = product(8192, 8192, 8192);
@@ -65,7 +65,7 @@ TEST(Limit, ScaledGemmsHaveTheirOwnRates) {
   EXPECT_DOUBLE_EQ(least_seconds(p, {.most = limits.most}), least_seconds(p, {.most = {limits.most.floats, 4.3e12}}));
   EXPECT_DOUBLE_EQ(least_seconds(p, {.most = {1e12, 1e12}}), p.cost.flops / 1e12)
       << "no rate of their own: as matrices";
-  const Launch little = product(8192, 8192, 256);  // filling a pipeline takes as long at any rate
+  const Launch little = product(8192, 8192, 256);  // filling the pipeline takes the same time at any rate
   Launch little_codes = little;
   little_codes.factors = Factors::quantized;
   EXPECT_LT(least_seconds(little, limits) / least_seconds(little_codes, limits), 1.6);
@@ -109,7 +109,7 @@ TEST(DescribedGpu, UnknownNamesAreRefusedAndNoKernelRuns) {
   EXPECT_THROW(gpu.ops->run(Fill{}, nullptr), Error);
 }
 
-// Its rates of attention are those of cuDNN, which turns no gradients back, so that plans keep that pass.
+// Its attention rates are those of cuDNN, which does not rotate gradients back, so that plans count a separate pass.
 TEST(DescribedGpu, RopeIsFusedInForwardOnly) {
   const DescribedBackend gpu = describe(find_gpu("h200"));
   constexpr int64_t kRows = 128, kDim = 64;

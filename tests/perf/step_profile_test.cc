@@ -189,7 +189,7 @@ TEST(StepProfile, AttributesCollectivesToTheirUnits) {
     EXPECT_EQ(rows.at({"", "tp", "all_reduce"}).calls, 2);
     EXPECT_EQ(rows.at({"", "", ""}).calls, 2) << "the profiler's own, without a label";
     EXPECT_NE(profile.table(0.5).find(block), std::string::npos);
-    const auto beside = profile.communication();  // per step, that of the whole step last
+    const auto beside = profile.communication();  // per step; the entry of the whole step is last
     ASSERT_EQ(beside.size(), 3U);
     EXPECT_EQ(beside[0].of, (LayerGroup{block, "tp"}));
     EXPECT_EQ(beside[0].calls, 2);

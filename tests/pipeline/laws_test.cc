@@ -1,5 +1,5 @@
-// Pipelines: stages that have some of the blocks each are the run of one rank, in whatever order they run micro-batches
-// and whatever else the ranks share.
+// Pipelines: stages that hold some of the blocks match one rank, for any order of micro-batches and with all other
+// parallelism.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,8 +49,8 @@ TEST(Pipeline, IsDeterministicAndInitialWeightsMatchOneRank) {
   }
 }
 
-// Every stage sums a micro-batch's gradients after the one before, as one rank does: bits are the same but for the
-// table that two stages have.
+// Every stage accumulates a micro-batch's gradients after the previous one, as one rank does: bits are identical except
+// for the tied embedding on two stages.
 TEST(Pipeline, UntiedModelsMatchOneRankBitExactly) {
   for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
     Setting s = small(4, 4, schedule), one = s;
@@ -61,7 +61,7 @@ TEST(Pipeline, UntiedModelsMatchOneRankBitExactly) {
   }
 }
 
-// Notes the names of transfers; one in three takes longer.
+// Records the names of transfers and delays every third one.
 class Slow final : public Forwarding {
  public:
   using Forwarding::Forwarding;
@@ -157,8 +157,8 @@ TEST(Pipeline, RecomputationIsBitExact) {
   }
 }
 
-// Backward in halves computes the sums of backward as a whole: a put-off weight gradient reads what it would have read
-// at once, whatever the gradients of activations were overwritten with since.
+// Split backward computes the same sums as whole backward: a delayed weight gradient reads the values that it would
+// have read immediately, even if activation gradients were overwritten since.
 TEST(Pipeline, DelayedWeightGradientsMatch1F1BBitExactly) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::olmoe})
     for (const G recompute : {G::none, G::selective}) {
@@ -170,7 +170,7 @@ TEST(Pipeline, DelayedWeightGradientsMatch1F1BBitExactly) {
     }
 }
 
-// Matrices are whole on their stage. Averages of the weights, and layouts that are given, too.
+// Matrices are complete on their stage. Also weight averages and explicit layouts.
 TEST(Pipeline, OptimizersShardsAndLayoutsMatchOneRank) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon, RuleName::adafactor, RuleName::lamb}) {
     Setting s = small(2, 4);
@@ -198,7 +198,7 @@ TEST(Pipeline, QkClipMatchesOneRank) {
   EXPECT_NE(train(s).losses, got.losses);
 }
 
-// Several micro-batches under way share no amax. Quantized values are those of one rank as long as the weights are.
+// Micro-batches in flight do not share an amax. Quantized values match one rank as long as the weights do.
 TEST(Pipeline, Fp8AndFp4RecipesMatchOneStage) {
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "mxfp8", "nvfp4"})
     for (const S schedule : {S::one_f_one_b, S::zbv}) {

@@ -1,5 +1,5 @@
-// Step programs: every schedule ends, its bubble and what it has under way are the published formulas, and frames are
-// as many as the simulation has under way.
+// Step programs: every schedule terminates, its bubble and in-flight micro-batches match the published formulas, and
+// the number of frames matches the simulation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,8 +58,8 @@ TEST(StepProgram, SchedulesMatchPublishedOnes) {
   EXPECT_EQ(text_of(v.stages[1], false), "f0 f0.1 f1 f1.1 b0.1 w0.1 f2 b0 w0 f2.1 b1.1 w1.1 b1 b2.1 b2 w1 w2.1 w2");
 }
 
-// Fewer micro-batches than stages, and numbers that the stages do not divide, too: nobody waits for ever, every
-// transfer is matched, and every micro-batch runs once through every chunk.
+// Includes fewer micro-batches than stages and indivisible numbers: no stage deadlocks, every transfer is matched, and
+// every micro-batch runs once through every chunk.
 TEST(StepProgram, NeverDeadlocksAndRunsEveryMicroBatchOnce) {
   for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe, S::zb1p, S::zbv})
     for (int stages = 1; stages <= 8; ++stages)
@@ -79,8 +79,7 @@ TEST(StepProgram, NeverDeadlocksAndRunsEveryMicroBatchOnce) {
         }
 }
 
-// [Narayanan et al. 2021, section 2.2], in forwards: (p - 1) (F + B) / v.
-// A plan tries some ten micro-batch sizes and recomputations, each with a program.
+// A plan builds a program for each of about ten micro-batch sizes and recomputations.
 TEST(StepProgram, ConstructionTimeIsLinear) {
   const std::clock_t begin = std::clock();
   const StepProgram program = make_program(S::interleaved, {8, 8, 4096});
@@ -88,6 +87,7 @@ TEST(StepProgram, ConstructionTimeIsLinear) {
   EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, kSanitized ? 60 : 6);
 }
 
+// [Narayanan et al. 2021, section 2.2], in units of a forward: (p - 1) (F + B) / v.
 TEST(StepProgram, BubblesMatchTheFormula) {
   for (const S schedule : {S::one_f_one_b, S::gpipe})
     for (const int p : {2, 3, 4, 8})
@@ -136,7 +136,7 @@ TEST(StepProgram, FramesMatchInFlightMicroBatches) {
     EXPECT_EQ(frames.most, 4 - r);
     EXPECT_EQ(frames.slots, 4 - r);
   }
-  // No two micro-batches that are under way share a frame of a chunk, or the slot of their inputs.
+  // No two micro-batches in flight share a frame of a chunk, or the slot of their inputs.
   for (const int64_t m : {3, 8, 10}) {
     const StepProgram inter = make_program(S::interleaved, {3, 2, m});
     for (const Actions& list : inter.stages) {

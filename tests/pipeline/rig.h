@@ -1,4 +1,4 @@
-// A tiny model whose blocks are shared out among stages that are threads, trained for some steps.
+// Trains a tiny model for some steps on pipeline stages that are threads.
 #pragma once
 #include <map>
 

@@ -1,5 +1,4 @@
-// The step that a plan expects: its parts add up, it is no faster than the bound, and each assumption moves what it is
-// about.
+// The predicted step: its parts sum to it, it is not faster than the bound, and each assumption changes its own part.
 #include "plan/forecast.h"
 
 #include <gtest/gtest.h>

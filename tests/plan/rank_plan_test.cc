@@ -1,4 +1,4 @@
-// What many ranks would take: the price of an optimizer by the model of docs/distributed.md.
+// Predictions for many ranks: the cost of an optimizer by the model of docs/distributed.md.
 #include "plan/rank_plan.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 struct Case {
   const char* config;
-  int64_t sequences;  // of a step of 524,288 tokens
+  int64_t sequences;  // per step of 524,288 tokens
   int ranks, stage;
 };
 
@@ -35,7 +35,7 @@ TEST(PlanRanks, MuonIsLittleSlowerThanAdamW) {
   }
 }
 
-// Four of Llama 8B's blocks, sequences shared by eight GPUs of a node.
+// Four blocks of Llama 8B with context parallelism over the eight GPUs of a node.
 Prediction shared_sequences(const char* method, int64_t length, double link_bytes) {
   const Config config = load_config(
       "configs/llama-8b.json",
@@ -67,7 +67,7 @@ TEST(PlanRanks, RingWaitsForHopsNotHiddenByAttention) {
   EXPECT_GT(slow.context.waits, 20 * fast.context.waits);
 }
 
-// (p - 1) / m of what a stage computes, a third of that with the weights' gradients apart; more with slow links.
+// (p - 1) / m of a stage's compute time, a third of that with separate weight gradients; more with slow links.
 TEST(PlanRanks, PipelineBubblesMatchTheSchedule) {
   const auto with = [](const char* schedule, double link) {
     const Config config =

@@ -64,7 +64,7 @@ class Network:
             time.sleep(0.02)
 
     def inside(self, host):
-        """What stands before a command that shall run on a host."""
+        """The command prefix that runs a command on a host."""
         return ["nsenter", "-t", str(self.hosts[host].pid), "-n", "--"]
 
     def ip(self, host, *arguments):

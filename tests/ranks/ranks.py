@@ -1,4 +1,4 @@
-"""What tests of several ranks share: the run they train, starting ranks by hand, and comparing runs."""
+"""Helpers of tests of several ranks: the run they train, starting ranks by hand, and comparing runs."""
 import socket
 
 from harness import SystemTest
@@ -33,7 +33,7 @@ class RanksTest(SystemTest):
             self.assertAlmostEqual(evals[0][which], loss, delta=1e-5 * loss, msg=f"evaluation {which} of {run}")
 
     def rank_variables(self, rank, ranks, port):
-        """What a launcher tells a rank."""
+        """The environment variables that a launcher sets for a rank."""
         return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "XDG_RUNTIME_DIR": str(self.folder)}
 

@@ -94,7 +94,7 @@ class Slurm:
                               timeout=timeout, check=check, **named)
 
     def job(self, number):
-        """What scontrol says of a job, by name."""
+        """The fields of `scontrol show job`, by name."""
         text = self.run("scontrol", "-o", "show", "job", str(number)).stdout
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 

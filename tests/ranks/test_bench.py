@@ -30,7 +30,7 @@ class BenchStepTest(RanksTest):
         for row in rows.values():
             self.assertGreater(row["exposed_ms"], 0, row)
             self.assertEqual(row["exposed_ms"], row["ms"], "CPU ranks send and compute in turns")
-        # What the model leaves out is of the whole step; it expects nothing that is not sent.
+        # Only collectives of the whole step are not modelled, and every modelled collective is called.
         self.assertEqual({layer for (layer, _), r in rows.items() if r["modelled_exposed_ms"] is None}, {""})
         self.assertTrue(all(r["calls"] for r in rows.values()), rows)
         return rows
@@ -38,7 +38,7 @@ class BenchStepTest(RanksTest):
     def test_tensor_parallel_all_reduces_match_the_model(self):
         rows = self.report(2, "--set", "tensor_parallel_size=2")
         for block in BLOCKS:
-            # Of each of four micro-batches: sums of two GEMMs forward and two backward.
+            # Each of four micro-batches all-reduces two GEMMs forward and two backward.
             self.assertEqual(rows[block, "tp"]["calls"], 4 * 4)
             sent = MODEL["seq_length"] * MODEL["hidden"] * 4
             self.assertAlmostEqual(rows[block, "tp"]["modelled_exposed_ms"], 16e3 * (START + sent / RATE), places=6)
@@ -48,7 +48,7 @@ class BenchStepTest(RanksTest):
         rows = self.report(2, "--set", "zero_stage=3")
         for block in BLOCKS:
             row = rows[block, "dp_shard"]
-            self.assertEqual(row["calls"], 2 * 3)  # of each of two micro-batches: two gathers, and a sum of gradients
+            self.assertEqual(row["calls"], 2 * 3)  # each of two micro-batches: two all-gathers and a reduce-scatter
             modelled = 6e3 * (START + MODEL["weights"] * 4 / 2 / RATE)
             self.assertAlmostEqual(row["modelled_exposed_ms"] / modelled, 1, delta=0.02)  # each weight on a cache line
         self.assertFalse([group for _, group in rows if group in ("tp", "cp")], rows)

@@ -1,5 +1,5 @@
-"""What goes wrong on one rank ends all of them, soon, with a message that says what and where, and loses nothing: killed and
-frozen ranks at random moments, other programs, configurations and data, full disks.
+"""A failure on one rank soon ends all ranks, with a message that names the failure and the rank, and loses no checkpoint:
+killed and frozen ranks at random moments, other programs, configurations and data, full disks.
 """
 import ctypes
 import json
@@ -46,7 +46,7 @@ class MomentsTest(RanksTest):
         self.assertEqual([p.poll() is None for p in processes], [False] * ranks, "no orphan")
 
     def goes_on_exactly(self, run):
-        """What is left resumes to the same losses as a run that nothing happened to."""
+        """The remaining checkpoint resumes to the losses of an undisturbed run."""
         last = int(self.checkpoints(run)[-1][5:])
         self.run_program("checkpoint", "verify", f"{run}/step-{last:08d}")
         end = last + 3

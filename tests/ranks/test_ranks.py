@@ -214,7 +214,7 @@ class SameRunTest(RanksTest):
         self.assertIn("set it to 4", error)
 
     def test_documents_masks_questions_and_initial_weights_match_one_process(self):
-        """What a run may have besides tokens is the same on several ranks."""
+        """All inputs of a run besides tokens give the same losses on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
         (self.folder / "a.jsonl").write_text("".join(lines))
         self.run_program("tokenize", "--input", "a.jsonl", "--output-prefix", "words/a", "--valid-every", "5")
@@ -411,14 +411,13 @@ class ToolsTest(RanksTest):
         self.assertTrue(all(len(sizes) == 3 for sizes in seen.values()), seen)
         self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
 
-    # A step of Muon and NorMuon takes at most 1.05 times AdamW's, by the plan; 524,288 tokens.
     def test_profile_reports_exposed_communication_of_each_block(self):
         parallel = ("--set", "tensor_parallel_size=2", "--set", "context_parallel_size=2", "--set", "eval_interval=0")
         done = self.launch(4, *parallel, "--profile", "profile.json")
         found = {(r["layer"], r["group"], r["collective"]): r for r in self.records() if r["event"] == "communication"}
         for block in ("transformer.h.0", "transformer.h.1"):
-            # Of each of four micro-batches: sums of two GEMMs forward and two backward; keys and values forward and
-            # backward, and their gradients.
+            # Each of four micro-batches all-reduces two GEMMs forward and two backward, and gathers keys and values
+            # forward and backward; their gradients are reduce-scattered.
             self.assertEqual(found[block, "tp", "all_reduce"]["calls"], 4 * 4)
             self.assertEqual(found[block, "cp", "all_gather"]["calls"], 2 * 4)
             self.assertEqual(found[block, "cp", "reduce_scatter"]["calls"], 4)

@@ -86,7 +86,7 @@ class SlurmTest(RanksTest):
         self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*trying on")
 
     def test_resumes_after_signal_and_requeue(self):
-        """What --signal=USR1@300 does before the limit, done by hand."""
+        """Sends by hand the signal that --signal=USR1@300 sends before the limit."""
         steps = ("--set", "train_iters=100000", "--set", "save_interval=0", "--set", "eval_interval=0")
         job = self.batch("requeue.sbatch", *steps)
         self.wait(job, "step 3", self.reached_step("run", 3))

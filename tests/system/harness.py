@@ -1,4 +1,4 @@
-"""What the system tests share: a scratch folder, synthetic shards, a tiny run, and the built program.
+"""Helpers of the system tests: a scratch folder, synthetic shards, a tiny run, and the built program.
 
 ATHANOR_PROGRAM names the program (default build/athanor); ATHANOR_REPEAT multiplies how often randomised tests repeat.
 """
@@ -131,7 +131,7 @@ class SystemTest(unittest.TestCase):
                                   env=dict(os.environ, **env) if env else None)
 
     def start_command(self, command, **named):
-        """What it prints goes to files: a full pipe would stop it while a test looks elsewhere."""
+        """Its output goes to files: a full pipe would block it while a test does not read."""
         printed = [tempfile.TemporaryFile("w+", errors="surrogateescape") for _ in range(2)]
         for file in printed:
             self.addCleanup(file.close)
@@ -142,7 +142,7 @@ class SystemTest(unittest.TestCase):
         return process
 
     def said(self, process):
-        """What a process that was started has written to stderr until now."""
+        """The stderr output so far of a process that was started."""
         err = process.printed[1].fileno()
         return os.pread(err, os.fstat(err).st_size, 0).decode(errors="replace")
 

@@ -127,7 +127,7 @@ class FolderTest(SystemTest):
         self.assertLess(abs(self.losses("second")[1] - last), 0.4)
         start = next(r for r in self.records("second") if r["event"] == "start")
         self.assertIn("weights of run/step-00000060", start["text"])
-        # What has begun goes on: the weights are not taken again.
+        # A resumed run does not load the initial weights a second time.
         self.run_program("train", "second.json", "--init-from", "run", "--set", "train_iters=4",
                          "--set", "schedule.lr_decay_iters=3")
         self.assertEqual(max(self.losses("second")), 4)

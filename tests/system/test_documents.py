@@ -40,7 +40,7 @@ NOT_RUN = [
     (r"^tensorboard ", "needs TensorBoard, and does not end"),
 ]
 
-# What a reader puts in for the words in capitals.
+# Values for the placeholders in capitals.
 PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safetensors": "rows.safetensors", "RUN": "runs/mine",
                 "[RUN...]": "", "STEP-FOLDER": "runs/mine/step-00001000", "SAVE": "runs/joined", "VERB": "plan",
                 "CHECKPOINT": "runs/mine", "FILE": "questions.jsonl",

@@ -250,7 +250,7 @@ class TestFaults(Planted):
 
 
 class SanitizerFaults(Planted):
-    """What compute-sanitizer may answer."""
+    """Possible results of compute-sanitizer."""
 
     def sanitize(self, text, code, script="", minutes=1):
         call = self.call(f"cat <<'END'\n{text}\nEND\n{script}\nexit {code}", minutes=minutes)

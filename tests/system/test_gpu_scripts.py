@@ -143,7 +143,7 @@ class VerifyTest(SystemTest):
 
 
 class JudgeTest(unittest.TestCase):
-    """What verify.py judges by, on made numbers."""
+    """The criteria of verify.py, on synthetic numbers."""
 
     def setUp(self):
         self.curves, self.verify = module(ROOT / "scripts" / "gpu" / "curves.py"), module(VERIFY)

@@ -12,7 +12,7 @@ HOSTILE = ROOT / "tests" / "hostile" / "hostile.py"
 
 class PlantedTest(SystemTest):
     def play(self, mistake, only, *flags):
-        """Of a program that does `mistake` before it does what it should."""
+        """Result of hostile.py on a program that runs `mistake` before the real program."""
         program = self.folder / "planted"
         program.write_text(f"#!/bin/sh\n{mistake}\nexec {PROGRAM} \"$@\"\n")
         program.chmod(0o755)

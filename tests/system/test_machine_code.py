@@ -1,4 +1,4 @@
-"""What scripts/machine_code.py and check_kernels.py read from machine code, here written by hand."""
+"""scripts/machine_code.py and check_kernels.py on hand-written machine code."""
 import unittest
 
 from harness import ROOT

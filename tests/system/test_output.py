@@ -1,4 +1,4 @@
-"""What the program prints: lost output is an error, and a reader that does not read stops nothing."""
+"""Output of the program: lost output is an error, and a reader that does not read blocks nothing."""
 import fcntl
 import os
 import signal

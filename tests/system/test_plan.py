@@ -295,8 +295,8 @@ class PlanTest(SystemTest):
         self.assertRegex(small, r"not possible: .*tp 8 and 1 more: tensor_parallel_size: num_attention_heads 12")
 
     def test_plan_attributes_tensor_parallel_sums_to_their_group(self):
-        """Of qwen2.5-1.5b four ranks have two key heads twice, and parts of the gradients of norms: both are summed once per
-        step, among ranks that share GEMMs. Nothing goes to other shards, for there are none."""
+        """On four ranks qwen2.5-1.5b replicates its two key heads, and each rank has parts of the gradients of norms: both are
+        all-reduced once per step in the tensor-parallel group. There are no other shards, so nothing else is sent."""
         done = self.run_program("plan", ROOT / "configs" / "qwen2.5-1.5b.json", "--gpu", "h200", "--ranks", 4, "--set",
                                 "recompute_granularity=selective")
         ways, hidden, layers = self.ways_of(done.out), 1536, 28

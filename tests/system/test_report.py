@@ -265,7 +265,7 @@ class CompareTest(SystemTest):
         for part in ("Rounding to 8 bits", "Comparison: fp8_tensorwise, bf16"):
             self.assertIn(part, page)
         self.assertFalse(any(r["event"] == "quantized" for r in self.records("both/bf16")))
-        # The same again compares what is there; beyond a limit that is an alarm.
+        # A second call compares the existing runs; a gap beyond the limit is an error.
         again = self.run_program("compare", self.config, "-o", "both", "--summary", "--max-gap", "-1", code=ERROR)
         self.assertIn("gap of the held-out loss to bf16", again.err)
 

@@ -119,7 +119,7 @@ class StopSignalTest(ResumeTest):
         self.assertEqual(self.checkpoints(run), [])
 
     def test_signal_to_the_process_and_its_group_is_one_request(self):
-        """As coreutils' timeout and mpirun send it: to the process, then to its group."""
+        """coreutils' timeout and mpirun send the signal to the process, then to its group."""
         for command, run in ((("train",), "twice"), (("launch", "-n", "2", "train"), "twice-2")):
             process = self.start(*command, self.config, "--set", f"save={run}", "--set", "train_iters=100000",
                                  "--set", "save_interval=0")  # else the step of the signal may be saved already

@@ -1,5 +1,5 @@
-// Floats of 8 and 4 bits against definitions in double: every code, every bf16, every boundary between two codes and
-// the floats beside it, found by search over all codes.
+// 8-bit and 4-bit floats against definitions in double: every encoding, every bf16, every boundary between two values
+// and the floats next to it, found by search over all encodings.
 #include "tensor/float8.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Format<f4_e2m1> {
   static constexpr int kMantissa = 1, kBias = 1, kMaxValue = 0x7, kSign = 0x8;
 };
 
-// The value of a finite code without sign. [OCP Microscaling Formats 1.0, sec. 5.3]
+// Value of a finite encoding without sign. [OCP Microscaling Formats 1.0, sec. 5.3]
 template <class T>
 double value_of(int code) {
   using F = Format<T>;
@@ -40,7 +40,7 @@ double value_of(int code) {
   return exponent == 0 ? std::ldexp(fraction, 1 - F::kBias) : std::ldexp(1 + fraction, exponent - F::kBias);
 }
 
-// The nearest code by search; of two the even one. Beyond the largest: the largest.
+// Nearest encoding by search; ties to even. Saturates beyond the maximum.
 template <class T>
 int nearest(double x) {
   if (x > value_of<T>(Format<T>::kMaxValue)) return Format<T>::kMaxValue;
@@ -86,7 +86,7 @@ TYPED_TEST(Float8, EveryBf16RoundsToNearest) {
   for (uint32_t bits = 0; bits < 0x7f80; ++bits) expect_rounds<TypeParam>(to_float(bf16{uint16_t(bits)}));
 }
 
-// Midpoints of neighbours are floats, so that every tie there is can be tried, and the floats beside it.
+// Midpoints of neighbours are exact floats, so every tie is tested, and the floats next to it.
 TYPED_TEST(Float8, TiesRoundToEven) {
   using T = TypeParam;
   for (int code = 0; code < Format<T>::kMaxValue; ++code) {
@@ -116,15 +116,15 @@ TYPED_TEST(Float8, OverflowSaturatesAndNanIsKept) {
     EXPECT_EQ(from_float<T>(std::bit_cast<float>(nan)).bits, Format<T>::kSign - 1);
 }
 
-// From here on the next code would be nearer, if there were one.
+// From this value on the next encoding would be nearer, if it existed.
 TYPED_TEST(Float8, SaturatesHalfwayToTheNextCode) {
   using T = TypeParam;
   const double gap = double(T::kMost) - value_of<T>(Format<T>::kMaxValue - 1);
   EXPECT_EQ(double(T::kSaturates), double(T::kMost) + gap / 2);
 }
 
-// What ml_dtypes 0.5 makes of them (float4_e2m1fn, numpy's astype): the floats around every boundary of two codes, and
-// how many of all finite bf16 of one sign become which code.
+// Results of ml_dtypes 0.5 (float4_e2m1fn, numpy's astype): the floats around every boundary between two values, and
+// how many finite bf16 of one sign round to each encoding.
 TEST(Float4, MatchesMlDtypes) {
   const int quantized[][3] = {{0, 0, 1}, {1, 2, 2}, {2, 2, 3}, {3, 4, 4}, {4, 4, 5}, {5, 6, 6}, {6, 6, 7}};
   const float boundaries[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
@@ -142,13 +142,14 @@ TEST(Float4, MatchesMlDtypes) {
   EXPECT_EQ(counts, (std::vector<int>{16001, 191, 97, 63, 65, 63, 65, 16095, 16001, 191, 97, 63, 65, 63, 65, 16095}));
 }
 
-// Between two codes: as often the upper one as x's place says, to a unit of 24 bits; a code stays what it is.
+// Between two values the upper one is chosen with a probability equal to x's fractional position, in units of 2^-24;
+// exact values are unchanged.
 TEST(Float4, StochasticRoundingIsUnbiased) {
   for (int code = 0; code < 0x7; ++code)
     for (int part = 0; part < 64; ++part) {
       const double below = value_of<f4_e2m1>(code), gap = value_of<f4_e2m1>(code + 1) - below;
       const auto x = float(below + gap * part / 64);
-      const auto turn = uint32_t(part) << 26;  // the least random number that rounds down
+      const auto turn = uint32_t(part) << 26;  // smallest random number that rounds down
       EXPECT_EQ(round_at_random(x, turn).bits, code) << x;
       EXPECT_EQ(round_at_random(x, ~0u).bits, code) << x;
       EXPECT_EQ(round_at_random(x, turn == 0 ? 0 : turn - 1).bits, part == 0 ? code : code + 1) << x;
@@ -173,7 +174,7 @@ TEST(GlobalScale, KeepsBlockScalesWithinE4m3) {
     const GlobalScale global = global_scale(amax);
     ASSERT_NEAR(double(global.factor) * double(global.scale), 1, 1e-6);
     ASSERT_EQ(to_float(block_scale(amax, global).scale), f8_e4m3::kMost) << amax;
-    // Down to the smallest normal E4M3 a block's largest value becomes 6, but for the rounding of its scale.
+    // Down to the smallest normal E4M3 a block's amax becomes 6, up to the rounding of its scale.
     const BlockScale block = block_scale(amax * 0x1p-13f, global);
     ASSERT_NEAR(amax * 0x1p-13f * block.factor, 6, 6.0 / 16) << amax;
     ASSERT_NEAR(block.factor * to_float(block.scale) * global.scale, 1, 1e-6) << amax;
@@ -202,7 +203,7 @@ TEST(E8m0, EveryEncodingIsItsPowerOfTwo) {
   EXPECT_EQ(as_e8m0(std::numeric_limits<float>::quiet_NaN()).bits, 255);
 }
 
-// The largest value reaches the largest code and nothing clips; with powers of two it stays above half of it.
+// The amax maps to the format's maximum and nothing clips; with power-of-two scales it stays above half of the maximum.
 TEST(CodeScale, MapsAmaxToTheFormatMaximum) {
   for (const float most : {f8_e4m3::kMost, f8_e5m2::kMost})
     for (uint64_t i = 0; i < 5000; ++i) {

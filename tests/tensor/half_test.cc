@@ -62,7 +62,7 @@ TYPED_TEST(Half, EveryEncodingHasItsValueAndRoundTrips) {
     }
 }
 
-// Midpoints of neighbours are floats, so that every tie there is can be tried, and the floats beside it.
+// Midpoints of neighbours are exact floats, so every tie is tested, and the floats next to it.
 TYPED_TEST(Half, TiesRoundToEven) {
   const Format f = this->format;
   for (uint32_t low = 0; low < f.infinity(); ++low) {
@@ -138,7 +138,7 @@ TEST(Tf32, KeepsZerosInfinitiesAndNans) {
   EXPECT_EQ(round_tf32(std::numeric_limits<float>::max()), kInf);
 }
 
-// Over all 2^16 upper halves of the random word, x goes up exactly as often as its lower 16 bits say.
+// Over all 2^16 upper halves of the random word, x rounds up exactly as often as its lower 16 bits state.
 TEST(StochasticRounding, RoundsUpWithTheExactProbability) {
   for (uint32_t u :
        {0x3f800000u, 0x3f800001u, 0x3f808000u, 0x3f80ffffu, 0xbf804000u, 0x00000001u, 0x7f7f1234u, 0xc2281fffu}) {

@@ -31,7 +31,7 @@ std::pair<std::vector<std::string>, std::vector<Merge>> random_rules(uint64_t se
   return {tokens, merges};
 }
 
-// The definition: of all neighbours that may merge, the least rank and of these the leftmost, again and again.
+// The definition: repeatedly merge the mergeable pair with the lowest rank, the leftmost of equal ones.
 std::vector<int32_t> by_definition(const Bpe& bpe, std::string_view piece) {
   std::vector<int32_t> ids;
   const auto rule_at = [&](size_t i) {
@@ -128,7 +128,7 @@ TEST(Bpe, VocabularyWithoutAByteIsAnError) {
   expect_parts(error_of([&] { Bpe(tokens, {}, false); }), {"byte 255", "byte-level"});
 }
 
-// Eight times the text takes about eight times as long: a square would take 64 times.
+// Eight times the text takes about eight times as long; a quadratic algorithm would take 64 times.
 TEST(Bpe, LongPiecesTakeLinearTime) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));

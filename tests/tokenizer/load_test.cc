@@ -62,7 +62,7 @@ TEST(Load, IdsOutsideTheVocabularyAreErrors) {
     expect_parts(error_of([&] { tokenizer->decode({&id, 1}); }), {cat(id), "706"});
 }
 
-// A text cut wherever last_cut() allows has the ids of the whole, special tokens included.
+// A text split wherever last_cut() allows has the ids of the unsplit text, including special tokens.
 TEST(Load, SafeCutsChangeNoId) {
   for (const char* name : {"gpt2.json", "llama3.json", "qwen2.json"})
     for (const bool special : {false, true}) {
@@ -315,7 +315,7 @@ TEST(Load, OtherSplitPatternsUsePcre2) {
   expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"split pattern (", "at character"});
 }
 
-// Numbers cut out, of Unicode 16 too, by as many as may stand together; no cut but between documents.
+// Digit runs, also of Unicode 16, are split into groups of the allowed length; safe cuts exist only between documents.
 TEST(Load, DigitRunsAreSplit) {
   const std::string text = "ab1234 5\xf0\x90\xb5\x80x";  // U+10D40: a digit of Unicode 16
   const auto pieces = [&](const char* pattern) {

@@ -1,5 +1,5 @@
-// Split patterns that are not built in cut a text where the program cuts it for which they were written, or are refused
-// by what cannot be said the same way. fixtures/make_patterns.py recorded the cuts.
+// Split patterns that are not built in split a text like the program for which they were written, or are refused with
+// the syntax that cannot be translated. fixtures/make_patterns.py recorded the splits.
 #include "tokenizer/regex.h"
 
 #include <nlohmann/json.hpp>

@@ -84,7 +84,7 @@ TEST(SentencePiece, LongTextsMatchTheSentencePiecePackage) {
     EXPECT_EQ(digest(model(name)->encode(text), ""), expected) << name << ", " << text.size() << " bytes";
 }
 
-// The members of pieces.json that make it a file of another family are replaced.
+// Replaces the members of pieces.json that make it a file of another family.
 std::string write_changed(const TempDir& dir, const std::string& name) {
   auto file = nlohmann::json::parse(read_bytes(kModels + "pieces.json"));
   for (const auto& [key, value] : piece_cases()["changes"][name].items())
@@ -106,8 +106,8 @@ TEST(SentencePiece, TokenizerJsonsMatchTheTokenizersLibrary) {
   }
 }
 
-// Counts the places at which last_cut() cuts texts, and expects the ids of the whole there, if the second part is no
-// text of its own.
+// Counts the positions at which last_cut() splits texts, and expects the ids of the unsplit text there, with the second
+// part tokenized as a continuation.
 int expect_cuts_change_no_id(const Tokenizer& tokenizer, const std::string& name) {
   int cuts = 0;
   const auto encoder = tokenizer.encoder();
@@ -170,7 +170,7 @@ TEST(SentencePiece, ControlSymbolsAreTextUnlessAllowed) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1);
   auto apart = plain->encode("a");
   apart.push_back(2);
-  for (const int32_t id : plain->encode("b")) apart.push_back(id);  // a text of its own
+  for (const int32_t id : plain->encode("b")) apart.push_back(id);  // tokenized as a separate text
   EXPECT_EQ(ids, apart);
 }
 
@@ -192,7 +192,7 @@ struct ModelFile : ::testing::Test {
   std::string message(const std::string& content) const {
     return error_of([&] { load(content); });
   }
-  // A further piece.
+  // One more piece.
   static std::string piece(const std::string& text, int type) {
     return field(1, field(1, text) + field(3, int64_t{type}));
   }
@@ -257,7 +257,7 @@ TEST_F(ModelFile, DamageAnywhereGivesAnErrorOrATokenizer) {
   }
 }
 
-// A word of a megabyte, of any model, takes no more than linear time.
+// A word of a megabyte takes at most linear time in every model type.
 TEST(SentencePiece, LongWordsTakeLinearTime) {
   for (const char* name : {"llama.model", "gemma.model", "suffix.model", "unigram.model"}) {
     const auto tokenizer = model(name);

@@ -9,7 +9,8 @@
 namespace athanor {
 namespace {
 
-// Few letters and sizes on both sides of what a slot holds, so that many tokens begin or end alike and some are equal.
+// Few letters, and sizes on both sides of a slot's capacity, so that many tokens share a prefix or suffix and some are
+// equal.
 std::vector<std::string> random_tokens(uint64_t seed, size_t count) {
   std::vector<std::string> tokens(count);
   for (size_t id = 0; id < count; ++id)
@@ -38,7 +39,7 @@ TEST(TokenTable, FindsTheFirstOfDuplicateTokens) {
   EXPECT_EQ(TokenTable().find("a"), -1);
 }
 
-// Growing loses nothing, in whatever order ids come.
+// Growing loses no token, for any order of ids.
 TEST(TokenTable, GrowsWithoutLoss) {
   TokenTable table;
   const auto text_of = [](size_t id) { return cat("token ", id * 7919); };

@@ -96,7 +96,7 @@ TEST(NormalForm, IsIdempotentOnRandomText) {
   }
 }
 
-// A run of letters ends at its first character that is none, whatever that is and wherever the text ends.
+// A run of letters ends at its first other character, whatever that is and wherever the text ends.
 TEST(Patterns, WordsEndWithTheirLetters) {
   const CharTable table;
   const std::string alphabet = "abcdefghijklmnopqrstuvwxyz";
@@ -112,7 +112,7 @@ TEST(Patterns, WordsEndWithTheirLetters) {
         }
 }
 
-// Cutting where last_safe_cut() says changes no piece.
+// Splitting at last_safe_cut() changes no piece.
 TEST(Patterns, SafeCutsAreSafe) {
   const CharTable table;
   for (const char* name : {"gpt2", "cl100k", "llama3", "qwen2", "o200k"}) {

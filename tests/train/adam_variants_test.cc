@@ -50,7 +50,7 @@ double mixed(int64_t i, int step, size_t tensor) {
 struct StateInDouble {
   std::vector<std::vector<double>> w, m, v;
 };
-// Initial weights, and averages of zero, of tensors of these sizes.
+// Initial weights and zero averages for tensors of these sizes.
 StateInDouble initial_state(const std::vector<size_t>& sizes) {
   StateInDouble s;
   for (const size_t n : sizes) {

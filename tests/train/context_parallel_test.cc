@@ -92,7 +92,7 @@ TEST(ContextParallel, EveryPrecisionAndOptimizerMatchesOneRank) {
     }
 }
 
-// Each rank knows the logits of its own queries; all ranks together know those of whole sequences.
+// Each rank has the logits of its own queries; together the ranks have those of whole sequences.
 TEST(ContextParallel, QkClipScalesTheSameHeads) {
   const Setting s{.shards = 2, .stage = 1, .lr = 0.03, .qk_clip = 0.05, .context = 2, .length = kTokens};
   Setting one = alone(s);
@@ -113,7 +113,7 @@ TEST(ContextParallel, RepeatsAndRecomputesBitExactly) {
   }
 }
 
-// The losses of all ranks together are those of whole sequences, in their order, and so is their sum.
+// The losses of all ranks together match those of whole sequences in order, and so does their sum.
 TEST(ContextParallel, EvaluationsMatchOneRank) {
   std::vector<float> want;
   double want_sum = 0;

@@ -91,7 +91,7 @@ TEST_F(TrainerTest, SlidingWindowsGrow) {
   EXPECT_EQ(history("whole").evals.back().loss, history("parts").evals.back().loss);
 }
 
-// The second token ahead counts less from step to step, then nothing, also where a run goes on.
+// The weight of the second token ahead decreases per step to zero, also after a resume.
 TEST_F(TrainerTest, MultiTokenWeightsDecay) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& entries) {
     return config(name, {"schedule.lr_decay_iters=8", cat("train_iters=", steps), "multi_token_prediction=" + entries});
@@ -107,7 +107,7 @@ TEST_F(TrainerTest, MultiTokenWeightsDecay) {
   EXPECT_NE(bytes("stays", 5, "model.safetensors"), bytes("parts", 5, "model.safetensors"));
 }
 
-// Evaluations are of whole sequences throughout, and the tokens of a step do not change.
+// Evaluations always use whole sequences, and the number of tokens per step does not change.
 TEST_F(TrainerTest, EvaluationsUseFullSequencesDuringWarmUp) {
   const std::vector<std::string> still = {"learning_rate=1e-30", "schedule.min_lr=0", "train_iters=4",
                                           "schedule.lr_decay_iters=8"};

@@ -1,4 +1,4 @@
-// Distillation in whole steps: what the teacher changes, and that results do not depend on the ranks.
+// Distillation in whole steps: the effect of the teacher, and that results do not depend on the ranks.
 #include "train/distillation.h"
 
 #include <gtest/gtest.h>

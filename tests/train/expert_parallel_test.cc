@@ -184,11 +184,11 @@ TEST(ExpertParallel, CapacityReducesPlannedRows) {
   Setting s = dots(1, 2, 2);
   s.length = 8;
   const Curve any = ranks::train(s, 1);
-  s.capacity = 0.9;  // 3 rows of a sequence per expert, of 3 on a rank: 9 instead of 16
+  s.capacity = 0.9;  // 3 of a sequence's rows per expert, of 3 on a rank: 9 instead of 16
   EXPECT_LT(ranks::train(s, 1).planned.at(0), any.planned.at(0));
 }
 
-// Buffers of a stated size are smaller than those for any routing. With room enough, the bits are the same.
+// Buffers sized by a factor are smaller than those for any routing. If they suffice, the bits are the same.
 TEST(ExpertParallel, BuffersSizedByAFactorAreSmallerAndBitExact) {
   using Mode = Recompute::Granularity;
   for (Setting s : {dots(1, 2, 2), Setting{.type = ModelType::qwen3_moe,
@@ -216,8 +216,8 @@ void push_to_first_rank(Engine& engine, Device& device, float bias) {
   device.sync();
 }
 
-// The router of one rank sends all choices to one peer. No rank takes that step, nor the next one, which the host may
-// have launched before it knows.
+// The router of one rank sends all choices to one peer. No rank updates its weights in that step or the next one, which
+// the host may have launched already.
 TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
   Setting tensor = dots(1, 2, 2);
   tensor.tensor = 2, tensor.sequence = true, tensor.length = 8;
@@ -261,8 +261,8 @@ TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
   }
 }
 
-// As on devices that communicate and compute concurrently: shared experts compute while the rows of the output and of
-// its gradient are exchanged. A model with a slow GPU hides these exchanges.
+// Simulates devices that communicate and compute concurrently: shared experts compute while the rows of the output and
+// of its gradient are exchanged. With a slow GPU the model hides these exchanges.
 TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
   using Mode = Recompute::Granularity;
   for (const auto recompute : {Mode::none, Mode::selective, Mode::full}) {
@@ -305,7 +305,8 @@ class ExpertRuns : public testing::TrainerRanks {
   }
 };
 
-// A factor of 1 has room for equal shares alone. Every rank says what would have done, and the run goes on with it.
+// A factor of 1 only has space for equal loads. Every rank reports a factor that would suffice, and the run resumes
+// with it.
 TEST_F(ExpertRuns, EndAtAnOverflowAndResumeWithALargerFactor) {
   constexpr const char* kPart = "model-00001-of-00002.safetensors";
   ASSERT_EQ(run_all(of_factor("whole", 0), {})[1].code, Exit::done);
@@ -335,7 +336,7 @@ TEST(ExpertParallel, RankPlansOnlyItsExperts) {
   EXPECT_NEAR(double(whole.optimizer - parts.optimizer), double(experts), kPadding);
 }
 
-// Checkpoints hold whole experts, whatever the ranks that wrote them.
+// Checkpoints hold whole experts, independent of the ranks that wrote them.
 TEST(ExpertParallel, CheckpointsResumeWithAnyExpertRanks) {
   const athanor::testing::TempDir dir;
   const auto path = [&](const char* name) { return cat(dir.path(), "/", name); };

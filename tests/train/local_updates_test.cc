@@ -81,7 +81,7 @@ TEST(LocalUpdates, OneStepSgdRoundsMatchDataParallelTraining) {
   }
 }
 
-// The tokens of all workers are counted in every step, so that workers do not move the biases apart.
+// The tokens of all workers are counted in every step, so that router biases stay equal on all workers.
 TEST(LocalUpdates, RouterBiasesAreTheSameOnAllWorkers) {
   Setting local = two_workers({.steps = 4});
   local.type = ModelType::dots1;

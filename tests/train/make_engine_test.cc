@@ -158,7 +158,7 @@ TEST(MakeEngine, LogitChunksGrowWithAvailableMemory) {
   EXPECT_EQ(tight.options().loss_chunk_rows, 4096);
 }
 
-// cuDNN's backward needs two bytes per score, 4 GiB here: more than it may take by default.
+// cuDNN's backward needs two bytes per attention logit, 4 GiB here: more than its default limit.
 TEST(MakeEngine, AttentionScratchUsesTheRemainingMemory) {
   constexpr size_t kScores = size_t{4} << 30;
   const std::vector<std::string> set = {"seq_length=4096", "model.max_position_embeddings=4096", "micro_batch_size=16",

@@ -122,7 +122,8 @@ TEST(Moe, OnlyTrainingStepsDropChoices) {
     for (int step = 0; step < 2; ++step) accumulate(s.engine), losses.push_back(s.engine.finish_step().loss);
     return losses;
   };
-  const std::vector<double> all = results(0), enough = results(2.45), few = results(0.5);  // of 2.5: all tokens
+  const std::vector<double> all = results(0), enough = results(2.45),
+                            few = results(0.5);  // a factor of 2.5 covers all tokens
   EXPECT_EQ(enough, all);
   EXPECT_EQ(few[0], all[0]) << "evaluation";
   EXPECT_NE(few[1], all[1]);

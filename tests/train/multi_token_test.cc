@@ -1,4 +1,4 @@
-// Multi-token prediction in whole steps: ranks, micro-batches and documents change nothing of it.
+// Multi-token prediction in whole steps: results do not depend on ranks, micro-batches and documents.
 #include <gtest/gtest.h>
 
 #include "tests/train/ranks_rig.h"

@@ -1,5 +1,5 @@
 // Tensor-parallel ranks of OLMoE, which normalizes all heads of Q as one and all heads of K as one, sum over all heads:
-// they give the same run as one rank, and checkpoints that one rank resumes. A sum that is missing is noticed.
+// they match one rank, which also resumes their checkpoints; a missing sum is detected.
 #include <gtest/gtest.h>
 
 #include "tests/train/watched_group.h"
@@ -14,7 +14,7 @@ Setting olmoe(int tensor) {
   return {.type = ModelType::olmoe, .sequences = 90, .tensor = tensor, .sequence = tensor > 1, .length = kTokens};
 }
 
-TEST(NormOfAllHeads, IsTheRunOfOneRank) {
+TEST(NormOfAllHeads, MatchesOneRank) {
   const Curve want = train(olmoe(1));
   for (const int tensor : {2, 4}) expect_same(want, train(olmoe(tensor)), 1e-5, cat(tensor, " ranks"));
   for (const auto& [shards, stage, recompute] :
@@ -25,7 +25,7 @@ TEST(NormOfAllHeads, IsTheRunOfOneRank) {
   }
 }
 
-TEST(NormOfAllHeads, WithOtherAxesIsTheRunOfOneRank) {
+TEST(NormOfAllHeads, MatchesOneRankWithOtherParallelAxes) {
   const Curve want = train(olmoe(1));
   Setting experts = olmoe(2), pieces = olmoe(2), gathered = olmoe(2), ring = olmoe(2);
   experts.shards = experts.experts = 5, experts.stage = 1;
@@ -35,7 +35,7 @@ TEST(NormOfAllHeads, WithOtherAxesIsTheRunOfOneRank) {
   for (const Setting& s : {experts, pieces, gathered, ring}) expect_same(want, train(s), 1e-5, s.name());
 }
 
-TEST(NormOfAllHeads, EveryPrecision) {
+TEST(NormOfAllHeads, EveryPrecisionMatchesOneRank) {
   for (const auto& [precision, master] : {std::pair{"bf16", DType::i16}, {"fp16", DType::f32}}) {
     Setting s = olmoe(1);
     s.precision = precision, s.master = master;
@@ -47,7 +47,7 @@ TEST(NormOfAllHeads, EveryPrecision) {
   }
 }
 
-TEST(NormOfAllHeads, RecomputationAndRepetitionChangeNoBit) {
+TEST(NormOfAllHeads, RecomputationAndRepetitionAreBitExact) {
   Setting s = olmoe(2);
   s.shards = 2, s.stage = 3;
   expect_repetition_and_recomputation_change_no_bit(s);
@@ -71,7 +71,7 @@ TEST(NormOfAllHeads, CheckpointsAreIndependentOfGroups) {
 }
 
 // The sums of each block's norms in forward and in backward, and those of the classifier.
-TEST(NormOfAllHeads, MissingSumsAreNoticed) {
+TEST(NormOfAllHeads, MissingSumsAreDetected) {
   const Setting s = olmoe(2);
   const Curve want = train(olmoe(1));
   const WatchedCurve right = train_watched(s, {}, 3);

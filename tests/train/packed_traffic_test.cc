@@ -1,4 +1,4 @@
-// Laws of gradients and weights that ranks send each other in 4 and 8 bits.
+// Laws of 4-bit and 8-bit gradient and weight traffic between ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -88,8 +88,8 @@ struct Setting {
   bool offload_inputs = false;
   int64_t host_units = 0;  // units whose weights and gradients are in host memory
   double balance = 0.001;  // router_aux_loss_coef of models with experts
-  int experts = 1;         // of the shards, those that have other experts
-  double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
+  int experts = 1;         // ranks of the shards that hold different experts
+  double srste = -1;       // decay of pruned weights in 2:4 SR-STE; below 0: dense
   double capacity = 0;     // moe.expert_capacity_factor
   PackedTraffic packed = {};
   double room = 0;  // moe.expert_buffer_factor
@@ -135,7 +135,7 @@ inline ModelConfig tiny(const Setting& s) {
   m.final_logit_softcapping = s.softcap;
   m.sliding_window = s.window;
   if (m.num_experts > 0) m.router_aux_loss_coef = s.balance;
-  if (s.length != kLength) m.layer_types.clear();  // ranks that share sequences need one window
+  if (s.length != kLength) m.layer_types.clear();  // context-parallel ranks need one window
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return m;
 }
@@ -218,7 +218,7 @@ inline EngineOptions options(const Setting& s) {
   return o;
 }
 
-// The teacher on a rank of its own, which computes its top-k logits.
+// The teacher on a separate rank, which computes its top-k logits.
 class LoneTeacher {
  public:
   explicit LoneTeacher(const Setting& s, int64_t micro_batch_size)

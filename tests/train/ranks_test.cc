@@ -364,8 +364,8 @@ TEST(Ranks, SupportsMoreRanksThanParametersOfAUnit) {
   expect_same(want, train(s, 3), 1e-5, s.name());
 }
 
-// A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage resume from it with the next
-// samples.
+// A checkpoint holds the same tensors whichever ranks wrote it; any other ranks and ZeRO stage resume from it with the
+// next samples.
 TEST(Ranks, CheckpointsAreIndependentOfRanks) {
   const testing::TempDir dir;
   const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {

@@ -233,8 +233,8 @@ TEST(ContextParallelRing, PlansLessMemoryThanAllGather) {
   EXPECT_LT(double(activations[true]), 0.95 * double(activations[false]));
 }
 
-// A step of SGD exposes the gradients themselves. Each pass in turn delivers nothing: keys in forward, keys in
-// backward, gradients on their way back.
+// A step of SGD exposes the gradients themselves. Each hop in turn delivers nothing: keys in forward, keys in backward,
+// gradients on their way back.
 TEST(ContextParallelRing, MissingHopsAreDetected) {
   const Setting s{.clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 4, .ring = true, .length = kRingTokens};
   const Curve want = train(alone(s), 1);

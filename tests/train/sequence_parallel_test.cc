@@ -45,7 +45,8 @@ TEST(SequenceParallel, LossesAndNormsMatchOneRankAndUnshardedRows) {
   }
 }
 
-// Scalars of the residual stream see some rows on each rank, and the embedding's gradient comes from every block.
+// Each rank applies the scalars of the residual stream to its own rows, and the embedding's gradient is accumulated
+// over all blocks.
 TEST(SequenceParallel, AthanorOptionsMatchOneRank) {
   for (const auto recompute : {G::none, G::full}) {
     const Setting s{

@@ -37,7 +37,7 @@ TEST(MeshSizes, DivideRanksAsConfigured) {
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 0);
   config.data_parallel_replicate_size = 1, config.data_parallel_shard_size = 0;
-  config.param_groups = {{.optimizer = RuleName::normuon}};  // ranks still share the updates of whole matrices
+  config.param_groups = {{.optimizer = RuleName::normuon}};  // ranks still distribute the updates of whole matrices
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }

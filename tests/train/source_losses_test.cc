@@ -1,5 +1,5 @@
-// Laws of training losses by source: they are those of the source's sequences, whatever ranks, micro-batches and
-// pipelines do, and training does not depend on them.
+// Laws of training losses by source: they match the sequences of the source, for any ranks, micro-batches and
+// pipelines, and training does not depend on them.
 #include <gtest/gtest.h>
 
 #include "tests/pipeline/rig.h"
@@ -9,11 +9,11 @@ namespace {
 
 using pipeline::Setting;
 
-constexpr int64_t kSources = 4;  // of which the last one has no sequences
+constexpr int64_t kSources = 4;  // the last one has no sequences
 
 int32_t source_of(int64_t sample) { return int32_t(random_bits(1, stream_of("sources"), uint64_t(sample)) % 3); }
 
-// only: targets of sequences of other sources are ignored; -1: of none.
+// only: targets of sequences of other sources are ignored; -1: no targets are ignored.
 void accumulate(Engine& engine, int64_t step, bool masked, int32_t only) {
   PhaseClock clock;
   const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();

@@ -13,7 +13,7 @@ bool is_sparse(const std::string& name) {
   return name.find("_proj") != std::string::npos && name.find("o_proj") == std::string::npos;
 }
 
-// Marks, of every four weights, the two with the largest magnitude in bf16; of equal ones the later.
+// Marks the two of every four weights with the largest magnitude in bf16; the later one of equal weights.
 std::vector<bool> kept(const std::vector<float>& w) {
   std::vector<bool> all(w.size());
   for (size_t at = 0; at < w.size(); at += 4) {

@@ -1,4 +1,5 @@
-// The ranks of a run decide alike, by requests that travel with a step's scalars: stops, saves, failures of any rank.
+// All ranks of a run decide alike, by requests that are reduced with a step's scalars: stops, saves, and failures of
+// any rank.
 #include "train/step_requests.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ TEST(StepRequests, EachHasItsOwnBit) {
   EXPECT_THROW(to_bits({.stop_signal = SIGKILL}), Error);
 }
 
-// Rank r has request r, whichever groups they are summed over.
+// Rank r makes request r; the sums run over any groups.
 TEST(StepRequests, ReachAllRanksOnEveryMeshAxis) {
   for (Setting s : {Setting{.replicas = 2, .shards = 2, .stage = 3}, Setting{.shards = 2, .stage = 1, .tensor = 2},
                     Setting{.tensor = 4, .kv_heads = 4}, Setting{.tensor = 2, .context = 2}}) {
@@ -160,7 +161,7 @@ TEST_F(Decisions, TimedSavesIncludeAllRanksAndChangeNothing) {
   }
 }
 
-// The run whose weights are loaded is still saving: whatever rank 1 would find, it takes what rank 0 has found.
+// The source run is still saving: rank 1 loads the checkpoint that rank 0 found, even if it would find another one.
 TEST_F(Decisions, AllRanksLoadTheCheckpointThatRank0Found) {
   ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "checkpoint.keep_latest_k=0"}), {})[0].code, Exit::done);
   const std::string source = dir_.path() + "/source", newer = cat(source, "/", step_folder(8)), aside = source + "-8";

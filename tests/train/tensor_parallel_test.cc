@@ -248,7 +248,7 @@ TEST(TensorParallel, ReplicatedWeightsStayEqual) {
                     .sequence = sequence,
                     .kv_heads = kv_heads};
     std::mutex mutex;
-    std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, of each rank
+    std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, for each rank
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
       ProcessMesh mesh(std::move(world), s.mesh());

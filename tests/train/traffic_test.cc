@@ -102,7 +102,7 @@ TEST(Traffic, IsAttributedToTheSendingLayers) {
         expected.insert(of);
       }
       std::set<LayerGroup> sent = purposes.seen;
-      for (std::set<LayerGroup>* set : {&expected, &sent})  // not all collectives of the whole step are modelled
+      for (std::set<LayerGroup>* set : {&expected, &sent})  // some collectives of the whole step are not modelled
         std::erase_if(*set, [](const LayerGroup& of) { return of.layer.empty(); });
       EXPECT_FALSE(sent.empty());
       const auto in_words = [](const std::set<LayerGroup>& set) {
@@ -160,7 +160,7 @@ TEST(Traffic, NamesTheGroupOfMatrices) {
   }
 }
 
-// Where collectives are not timed, a profile shows only the model. CPU ranks alternate between communicating and
+// If collectives are not timed, a profile shows only the model. CPU ranks alternate between communicating and
 // computing.
 TEST(Traffic, IsEstimatedInProfilesWithoutCollectiveTimes) {
   const Setting s{.shards = 2, .stage = 3};

@@ -14,7 +14,7 @@ class TurningOps final : public Decorated<TurningOps> {
     if constexpr (std::is_same_v<Op, Quantize>) transposed += op.turn || op.transposed;
     inner_.run(op, scratch);
   }
-  int64_t transposed = 0;  // launches that wrote transposed codes
+  int64_t transposed = 0;  // launches that wrote transposed quantized values
 
  private:
   Ops& inner_;

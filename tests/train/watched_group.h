@@ -14,9 +14,9 @@
 
 namespace athanor::ranks {
 
-inline constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
+inline constexpr int64_t kLayers = 2, kHidden = 16;  // sizes of tiny()
 
-// The same setting on one rank. Groups of four ranks need four KV heads.
+// This setting on one rank. Groups of four ranks need four KV heads.
 inline Setting alone(const Setting& s) {
   return {.type = s.type,
           .tied = s.tied,

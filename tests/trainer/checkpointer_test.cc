@@ -1,4 +1,4 @@
-// Saves in the background and by several ranks: what is saved is the moment of begin(), whole or not at all.
+// Background and sharded saves: the saved state is that at begin(), saved completely or not at all.
 #include "train/checkpointer.h"
 
 #include <fcntl.h>
@@ -124,7 +124,7 @@ TEST_F(CheckpointerTest, BackgroundAndShardedSavesHoldTheStateAtBegin) {
   EXPECT_EQ(sums("2-1", 1), sums("3-3b", 1)) << "initial weights, whoever writes them";
 }
 
-// Tensors are not divided: on many ranks the largest one is most of what its writer holds.
+// Tensors are not split: on many ranks the largest one dominates the memory of its writer.
 TEST_F(CheckpointerTest, ReservedMemoryMatchesTheLargestWriter) {
   for (const int ranks : {2, 12}) {
     const std::string save = cat("reserved", ranks);
@@ -134,7 +134,7 @@ TEST_F(CheckpointerTest, ReservedMemoryMatchesTheLargestWriter) {
       saves.finish();
       if (engine.rank() == 0) reserved = snapshot_bytes(engine.model().params(), ranks);
     });
-    std::map<std::string, size_t> written;  // by the number of the part
+    std::map<std::string, size_t> written;  // by shard number
     size_t all = 0;
     for (const ManifestTensor& t : manifest(save, 1).tensors) {
       const size_t bytes = size_t(t.piece_shape().numel()) * size_of(t.dtype);
@@ -250,7 +250,7 @@ TEST_F(CheckpointerTest, InvalidStepChangesNoWeight) {
     });
 }
 
-// The first exchange of parts of tensors finds a rank lost.
+// The first exchange of tensor parts detects the lost rank.
 class LosesARank final : public Forwarding {
  public:
   using Forwarding::Forwarding;

@@ -1,4 +1,4 @@
-// The watch has a reading at once, renews it by itself, and ends without waiting for its next turn.
+// The sensor thread has a reading at once, renews it periodically, and stops without waiting for its next reading.
 #include "train/sensor_watch.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which signals stop a run, and how often they may come.
+// Which signals stop a run, and how often they may be sent.
 #include "train/signals.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST_F(StopSignalsTest, EverySignalStopsTheRun) {
   }
 }
 
-// A closed terminal hangs up, and its shell says so again; the kernel repeats SIGXCPU every second.
+// A closed terminal sends SIGHUP, and its shell sends it again; the kernel repeats SIGXCPU every second.
 TEST_F(StopSignalsTest, TwoHangupsStillLeaveTimeForACheckpoint) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const StopSignals signals;

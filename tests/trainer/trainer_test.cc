@@ -57,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(p.precision) + "_" + p.master + "_" + p.moments + "_" + p.optimizer;
     });
 
-// A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
+// A run may change between fp32 and split master weights; its checkpoints are bit-identical to those of an unchanged
+// run.
 TEST_F(TrainerTest, SplitMastersResumeFromFp32MastersAndBack) {
   const auto with = [&](const char* run_name, const char* master, int64_t steps) {
     return config(run_name, {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps),
@@ -223,8 +224,8 @@ TEST_F(TrainerTest, NoticesChangedData) {
   EXPECT_EQ(run(config("r"), true), Exit::done);
 }
 
-// Stages begin in the middle of a batch of a ramp, and a stage to come is told only on resume; documents are reordered
-// in every epoch anew. A stage that has begun cannot change.
+// Stages begin in the middle of a batch of a ramp, and a later stage is configured only on resume; documents are
+// reordered in every epoch. A stage that has begun cannot change.
 TEST_F(TrainerTest, MixtureStagesResumeExactly) {
   write_shard("other.bin", 7);
   const auto sources = cat(R"(train_data=[{"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a"},
@@ -315,7 +316,8 @@ TEST_F(TrainerTest, ValidationUsesAllWindowsOrASample) {
   EXPECT_NEAR(sample.loss, whole.loss, 4 * sample.loss_error);
 }
 
-// Each entry has the loss that it would have alone. The record of the mean comes last: it marks a complete evaluation.
+// Each entry has the loss that it has when evaluated alone. The record of the mean is last: it marks a complete
+// evaluation.
 TEST_F(TrainerTest, EveryValidDataEntryHasItsOwnLoss) {
   write_shard("other.bin", 7);
   const std::string a = cat(R"({"path": ")", dir_.path(),
@@ -464,8 +466,7 @@ TEST_F(TrainerTest, FailedFinalSaveIsAnError) {
   EXPECT_TRUE(steps("r").empty());
 }
 
-// The checkpoint that is due comes first, the evaluation ends between two micro-batches, and a resumed run makes up for
-// it, once.
+// A due checkpoint is saved first, the evaluation stops between two micro-batches, and a resumed run repeats it once.
 TEST_F(TrainerTest, StopDuringAnEvaluationLosesNothing) {
   std::vector<int64_t> saved;
   const auto set = std::vector<std::string>{"save_interval=4", "eval_iters=50"};
@@ -507,14 +508,14 @@ TEST_F(TrainerTest, RolledBackRunContinuesItsNewBranch) {
   const std::string rate = "learning_rate=0.02";
   EXPECT_EQ(resumed_from({}, 6), -1);
   EXPECT_EQ(resumed_from({rate, "load_step=2"}, 3), 2);
-  EXPECT_EQ(resumed_from({rate, "load_step=2"}, 4), 3);  // the same command again does not go back once more
+  EXPECT_EQ(resumed_from({rate, "load_step=2"}, 4), 3);  // repeating the command does not go back again
   EXPECT_EQ(resumed_from({rate}, 5), 4);
   EXPECT_EQ(resumed_from({"learning_rate=0.03", "load_step=2"}, 3), 2);  // another command does
   EXPECT_EQ(steps("r").back(), 3);
   EXPECT_EQ(resumed_from({"learning_rate=0.03", "load=" + dir_.path() + "/r/latest"}, 4), 3);
 }
 
-// `load none` starts anew each time, but not in a job that the batch system starts again.
+// `load none` restarts each time, except in a job that the batch system restarts.
 TEST_F(TrainerTest, RequeuedJobContinuesItsRestartedRun) {
   const auto begun_at = [&] { return events("r", EventKind::resume).back().step; };
   const auto anew = [&](int64_t train_iters) {

@@ -147,8 +147,8 @@ TEST_P(Fused, RecomputationIsBitExact) {
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
 }
 
-// Queries and keys rotated in the launch of their GEMM, or apart: before a search; and by its choice with every
-// recomputation.
+// RoPE of Q and K fused into their GEMM, or in a separate launch: before autotuning; and with the autotuned choice
+// under every recomputation.
 TEST(RopeEpilogue, FusedRopeMatchesUnfusedOpsBitExactly) {
   constexpr ModelType kType = ModelType::qwen2;  // with a bias
   Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
@@ -163,8 +163,8 @@ TEST(RopeEpilogue, FusedRopeMatchesUnfusedOpsBitExactly) {
   EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
 }
 
-// Gradients of queries and keys rotated back by attention, or by a launch behind it; RoPE comes from a GEMM, or
-// behind a norm of queries and keys.
+// Gradients of Q and K rotated back by the attention kernel, or by a separate launch; forward RoPE is fused into a
+// GEMM, or follows QK-norm.
 TEST(RopeOfAttention, FusedRopeBackwardMatchesUnfusedOpsBitExactly) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen3})
     for (const G granularity : {G::none, G::selective, G::full}) {
@@ -180,7 +180,7 @@ TEST(RopeOfAttention, FusedRopeBackwardMatchesUnfusedOpsBitExactly) {
     }
 }
 
-// GEMMs in parts, as before autotuning, and layers that never request an epilogue.
+// Unfused GEMMs, as before autotuning, and layers that never request an epilogue.
 TEST(SwigluGradient, FusedSwigluGradientMatchesUnfusedOpsBitExactly) {
   for (const G granularity : {G::none, G::selective}) {
     Tuned fused, apart{.apart = true};

@@ -475,7 +475,8 @@ TEST_F(NcclFailure, AsynchronousErrorEndsAllRanks) {
     fake().fail_asynchronously(1, 4, ncclSystemError);
     const auto all = ends([](int, int) {}, captured);
     for (const End& end : all) expect_lost(end, {" (here) at step 3", "NCCL: "});
-    expect_lost(all[1], {"all_reduce of [64] f32 over 3 ranks"});  // others may hear of it before theirs begins
+    expect_lost(all[1],
+                {"all_reduce of [64] f32 over 3 ranks"});  // others may detect it before their collective begins
   }
 }
 

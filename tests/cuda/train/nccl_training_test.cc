@@ -328,7 +328,7 @@ TEST_F(NcclTraining, FourBitGradientsAndWeightsAreBitExactInGraphs) {
   }
 }
 
-// Deltas sent on a stream of their own while graphs of steps are replayed have the bits of deltas sent at once.
+// Deltas sent on a separate stream while graphs of steps are replayed give the same bits as deltas sent synchronously.
 TEST_F(NcclTraining, DeltasOverlappedWithStepsAreBitExact) {
   for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
     Setting s{.workers = 2, .outer = {.steps = 3, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = deltas}};
@@ -408,8 +408,8 @@ TEST_F(NcclTraining, TensorParallelRanksMatchOneRank) {
   }
 }
 
-// All-reduces that overlap GEMMs, or follow them. Head sizes for which a GEMM can fuse RoPE, with rows that come in
-// pieces, or not.
+// All-reduces that overlap GEMMs or follow them; head sizes for which a GEMM can or cannot fuse RoPE, also with rows
+// exchanged in pieces.
 TEST_F(NcclTraining, TensorParallelGemmsAreBitExact) {
   for (const bool sequence : {false, true}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
@@ -433,7 +433,7 @@ TEST_F(NcclTraining, CollectivesUseRegisteredMemory) {
 }
 #endif
 
-// Leaves out, in turn, each call of a micro-batch: the embedding, all blocks, the loss, and the same in backward.
+// Skips each call of a micro-batch once: the embedding, all blocks and the loss, in forward and backward.
 TEST_F(NcclTraining, SkippedCallIsDetected) {
   for (const bool sequence : {false, true}) {
     Setting s{.type = ModelType::gpt2, .graphs = false, .length = 8};
