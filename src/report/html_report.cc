@@ -438,14 +438,14 @@ class Page {
   void rounding() {
     std::string before =
         "<h2>Rounding to 8 bits</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
-        "<th>operand</th><th>values</th><th>saturated</th><th>underflowed</th><th>largest</th>"
+        "<th>operand</th><th>values</th><th>saturated</th><th>underflowed</th><th>amax</th>"
         "<th>most underflowed in a record</th></tr></thead><tbody>\n";
     for (size_t i = 0; i < runs_.size(); ++i)
       for (const QuantizedCourse& q : by_operand(quantized_courses(runs_[i]))) {
         out_ += cat(std::exchange(before, ""), "<tr><th>", chip(i), html_text(runs_[i].name), "</th>");
         for (const std::string& cell :
              {q.operand, q.dtype, text_of(100 * q.saturated_share()) + "%", text_of(100 * q.underflowed_share()) + "%",
-              text_of(q.largest), cat(text_of(100 * q.worst_underflowed), "% ", q.layer)})
+              text_of(q.amax), cat(text_of(100 * q.worst_underflowed), "% ", q.layer)})
           out_ += cat("<td>", html_text(cell), "</td>");
         out_ += "</tr>\n";
       }

@@ -476,7 +476,7 @@ void Trainer::report_quantized() {
                           .values = int64_t(q->second.values),
                           .saturated = int64_t(q->second.saturated),
                           .underflowed = int64_t(q->second.underflowed),
-                          .largest = q->second.amax});
+                          .amax = q->second.amax});
     }
   state_.quantized.clear();
 }

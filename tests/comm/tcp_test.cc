@@ -28,6 +28,8 @@ TEST(Tcp, CollectivesKeepEveryLaw) {
 
 TEST(Tcp, UsesTheConfiguredInterface) {
   expect_none(run({.ranks = 2}, [](Rendezvous& r) { make_tcp(r, "lo")->barrier(); }));
+  const auto errors = run({.ranks = 2}, [](Rendezvous& r) { make_tcp(r, "=missing0")->barrier(); });
+  EXPECT_NE(errors[0].find("missing0"), std::string::npos) << errors[0];
 }
 
 TEST(Tcp, ReductionsOfSeveralBlocksAreCorrect) {

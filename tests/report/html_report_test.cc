@@ -67,7 +67,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
                     .dtype = "f8_e4m3",
                     .values = 9,
                     .underflowed = 4,
-                    .largest = INFINITY});
+                    .amax = INFINITY});
     sink.pruned({.step = 2, .layer = "h.0.fc", .weights = 8, .zeros = 3});
     sink.event({.kind = EventKind::warn, .step = 2, .text = "look", .seconds = 1.5});
   }
@@ -78,7 +78,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
   ASSERT_EQ(run.quantized.size(), 1u);
   EXPECT_EQ(run.quantized[0].layer, "h.0.fc");
   EXPECT_EQ(run.quantized[0].underflowed, 4);
-  EXPECT_EQ(run.quantized[0].largest, INFINITY);
+  EXPECT_EQ(run.quantized[0].amax, INFINITY);
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.steps[0].loss, 4.5);
   EXPECT_EQ(run.steps[0].memory_planned, uint64_t{3} << 30);

@@ -173,7 +173,7 @@ TEST_F(TrainerTest, QuantizationStatisticsContinueAfterAResume) {
   const auto records = [&](const char* name) {
     std::vector<std::tuple<int64_t, std::string, std::string, int64_t, int64_t, double>> all;
     for (const QuantizedMetrics& m : history(name).quantized)
-      all.emplace_back(m.step, m.layer, m.operand, m.values, m.underflowed, m.largest);
+      all.emplace_back(m.step, m.layer, m.operand, m.values, m.underflowed, m.amax);
     return all;
   };
   EXPECT_EQ(records("parts"), records("whole"));
