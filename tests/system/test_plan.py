@@ -285,7 +285,7 @@ class PlanTest(SystemTest):
             sent = muon[way]["tensor"] - two[way]["tensor"]
             self.assertAlmostEqual(sent, 12 * 12 * 768**2 * 2 / 2, delta=0.1 * sent)
         copies, shards, context, tensor, sequence = next(iter(ways))
-        best = f"copies {copies}, shards {shards}, context {context}, tensor {tensor}"
+        best = f"dp_replicate {copies}, dp_shard {shards}, cp {context}, tp {tensor}"
         best += " with sequence_parallel" if sequence == "yes" else ""
         self.assertIn(f"best: {best}: a step computes for", rest)
         self.assertRegex(rest, r"(?m)^next: dp_replicate .*: .*[+-][\d.]+")
