@@ -55,13 +55,13 @@ class BenchStepTest(RanksTest):
 
     def test_bench_and_profile_print_the_same_table(self):
         table = r"collectives of +group +calls +exposed ms +modelled ms +ms\n"
-        row = r"transformer\.h\.0 +tensor +16\.0 +[\d.]+ +0\.4164 +[\d.]+\n"
+        row = r"transformer\.h\.0 +tp +16\.0 +[\d.]+ +0\.4164 +[\d.]+\n"
         tensor = ("--set", "tensor_parallel_size=2")
         for command, said in ((self.bench(2, *tensor).out, "median of 2 steps of 2 ranks"),
                               (self.launch(2, *tensor, "--profile", "profile.json").out, "step")):
             for part in (table, row, said):
                 self.assertRegex(command, part)
-        rows = re.findall(r"^(\S+|whole step) +(?:tensor|world|data_parallel) +\d", self.bench(2, *tensor).out, re.M)
+        rows = re.findall(r"^(\S+|whole step) +(?:tp|world|dp) +\d", self.bench(2, *tensor).out, re.M)
         self.assertEqual(rows[1:3], list(BLOCKS), "in the order of the model")
 
     def test_one_process_prints_no_communication(self):
