@@ -85,7 +85,7 @@ Communicator& ProcessMesh::weights() const {
   if (weights_) return *weights_;
   CHECK(world_->size() == data_parallel_->size() * tensors &&
             world_->rank() == data_parallel_->rank() * tensors + tensor().rank(),
-        "rank ", world_->rank(), " of ", world_->size(), ": others than those that share a batch or products");
+        "rank ", world_->rank(), " of ", world_->size(), ": data-parallel and tensor-parallel groups do not cover it");
   return *world_;
 }
 

@@ -31,7 +31,7 @@ Exit bench_device(const BenchDeviceArgs& args) {
                                         {"data_sheet_bytes", backend.device.peak_bytes()}};
     std::printf("%s\n", out.dump(2).c_str());
   } else {
-    std::printf("%s\nproduct of 16-bit matrices %sFLOP/s, of f32 (tf32 on a GPU) %sFLOP/s; copy %sB/s\n",
+    std::printf("%s\nGEMM of 16-bit matrices %sFLOP/s, of f32 (tf32 on a GPU) %sFLOP/s; copy %sB/s\n",
                 machine.description().c_str(), format_count(half.flops).c_str(), format_count(full.flops).c_str(),
                 format_count(half.bytes).c_str());
   }

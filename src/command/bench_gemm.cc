@@ -159,7 +159,7 @@ void print_text(const GemmReport& report) {
     std::printf("%54s%s%s%s\n", "", method.in_parts ? "in parts; " : "", method.words.c_str(),
                 row.use.launches == 0 ? cat("; ", row.use.within, " times within a GEMM in parts").c_str() : "");
   }
-  std::printf("\nproducts of a step: %.4g ms\n", 1e3 * report.step_seconds());
+  std::printf("\nGEMMs of a step: %.4g ms\n", 1e3 * report.step_seconds());
 }
 
 using Json = nlohmann::ordered_json;
