@@ -6,12 +6,12 @@ Reads the objects of DIR/cuda (made by nvcc) with cuobjdump and nvdisasm, which 
 or the CUDA toolkit. FILE (default tests/cuda/kernel_budget.txt) has a line per group of kernels:
     architecture | regular expression of the kernel's name | most registers | instructions that each must have
 A kernel of a line uses no stack (registers that do not fit are spilled there), unless the line has "| stack N" bytes.
-"| order M H8 W1 e64 W0; M A T2" is the order of what is asynchronous in the loops with products, then in those with
-copies, then in those around products, such as the loop over heads, as machine_code.py reads it: H products, W1 and W0 waits until so many groups of them are left, e exponentials, T
+"| order M H8 W1 e64 W0; M A T2" is the order of what is asynchronous in the loops with wgmmas, then in those with
+copies, then in those around wgmmas, such as the loop over heads, as machine_code.py reads it: H wgmmas, W1 and W0 waits until so many groups of them are left, e exponentials, T
 copies by TMA, B barriers of threads, M waits for a barrier in shared memory, A arrivals there.
 Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to three
-rules more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not
-count as a warning; exponentials in a loop with products run while some of these do, since ptxas may move a wait above them;
+rules more: wgmmas wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not
+count as a warning; exponentials in a loop with wgmmas run while some of these do, since ptxas may move a wait above them;
 and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. On sm_90 and later every kernel waits for
 those before it (griddepcontrol.wait) before it touches global memory, since its launch may be programmatic. --update sets registers, stack and
 order of the lines to what is there; --list prints all kernels with their resources, and with their order where they have one.
@@ -22,7 +22,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine_code import (NotHere, exponentials, orders, product_loops, read_instructions, read_kernels, tool_folder,
+from machine_code import (NotHere, exponentials, orders, wgmma_loops, read_instructions, read_kernels, tool_folder,
                           touched_before_wait)
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,14 +63,14 @@ def has(kernel, wanted):
 
 
 def asynchronous_problems(kernel):
-    products = [i for i in kernel.code if i.name.startswith(("HGMMA", "QGMMA"))]
-    waited = sum("gsb0" in i.operands for i in products)
-    if 2 * waited > len(products):
-        yield f"{kernel.name}: {waited} of {len(products)} wgmma end a group: ptxas has made them wait one by one"
-    for loop in product_loops(kernel.code) if products else []:
+    wgmmas = [i for i in kernel.code if i.name.startswith(("HGMMA", "QGMMA"))]
+    waited = sum("gsb0" in i.operands for i in wgmmas)
+    if 2 * waited > len(wgmmas):
+        yield f"{kernel.name}: {waited} of {len(wgmmas)} wgmma end a group: ptxas has made them wait one by one"
+    for loop in wgmma_loops(kernel.code) if wgmmas else []:
         number, beside = exponentials(loop)
         if beside < number:
-            yield (f"{kernel.name}: {number - beside} of {number} exponentials of its loop run while no product does "
+            yield (f"{kernel.name}: {number - beside} of {number} exponentials of its loop run while no wgmma does "
                    f"({orders(kernel.code)}): hold the wait back with wgmma_wait_after()")
     swizzled = any(i.startswith(("HGMMA", "QGMMA", "UTMA")) for i in kernel.instructions)
     if swizzled and kernel.shared % 1024:

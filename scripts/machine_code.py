@@ -196,7 +196,7 @@ def reached_from(start, edges, seen=()):
 
 # ---- the order of what is asynchronous
 
-# H products, W1 and W0 waits until so many groups of them are left, e exponentials, T copies by TMA, B barriers of threads,
+# H wgmmas, W1 and W0 waits until so many groups of them are left, e exponentials, T copies by TMA, B barriers of threads,
 # M waits for a barrier in shared memory, A arrivals there.
 WORDS = [("H", re.compile(r"[HQ]GMMA")), ("W", re.compile(r"WARPGROUP\.DEPBAR")), ("e", re.compile(r"MUFU\.EX2")),
          ("T", re.compile(r"UTMA|UBLKCP")), ("B", re.compile(r"BAR\.")), ("M", re.compile(r"SYNCS\.PHASECHK")),
@@ -209,7 +209,7 @@ def word(instruction):
 
 
 def order(loop):
-    """Such as "H12 W1 e66 W0": 12 products, and 66 exponentials between two waits."""
+    """Such as "H12 W1 e66 W0": 12 wgmmas, and 66 exponentials between two waits."""
     words = filter(None, map(word, loop))
     runs = ((key, len(list(group))) for key, group in itertools.groupby(words))
     return " ".join(key + (str(count) if count > 1 and key[0] != "W" else "") for key, count in runs)
@@ -229,7 +229,7 @@ def innermost(code, *letters):
     return without_waits(code, smallest)
 
 
-def product_loops(code):
+def wgmma_loops(code):
     return innermost(code, "H")
 
 
@@ -245,22 +245,22 @@ def loop_around(code, inner):
     return min(around, key=len, default=[])
 
 
-def loops_around_products(code):
+def loops_around_wgmma(code):
     """Such as those over heads, but for loops that copy."""
     found = []
-    for loop in (loop_around(code, inner) for inner in product_loops(code)):
+    for loop in (loop_around(code, inner) for inner in wgmma_loops(code)):
         if loop and loop not in found and "T" not in map(word, loop):
             found.append(loop)
     return without_waits(code, found)
 
 
 def orders(code):
-    """Of the loops with products, those with copies and those around products: "M H8 W1 A e64 W0; M A T2"."""
-    return "; ".join(map(order, product_loops(code) + copy_loops(code) + loops_around_products(code)))
+    """Of the loops with wgmmas, those with copies and those around wgmmas: "M H8 W1 A e64 W0; M A T2"."""
+    return "; ".join(map(order, wgmma_loops(code) + copy_loops(code) + loops_around_wgmma(code)))
 
 
 def exponentials(loop):
-    """(all, those while a group of products may be running): a later turn of the loop counts."""
+    """(all, those while a group of wgmmas may be running): a later turn of the loop counts."""
     running = total = beside = 0
     for turn in range(2):
         total = beside = 0

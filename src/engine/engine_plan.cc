@@ -60,8 +60,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   CHECK(workers.size() * stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() ==
             devices(),
         devices(), " ranks in ", workers.size(), " workers, of which ", stages.size(), " are stages, ",
-        backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
-        " GEMMs: the others would know nothing of a step's requests");
+        backend_.mesh.data_parallel().size(), " data-parallel and ", backend_.mesh.tensor().size(),
+        " tensor-parallel: the others would not receive a step's requests");
   if (workers.size() > 1) require_workers();
   if (backend_.mesh.experts().size() > 1) require_expert_parallel();
   if (options_.training && options_.host_units > 0) require_host_units();

@@ -38,7 +38,7 @@ class MachineCodeTest(unittest.TestCase):
         moved = list(self.OVERLAP)
         moved.insert(8, moved.pop(11))
         problem, = self.check.asynchronous_problems(self.kernel(moved))
-        self.assertIn("2 of 2 exponentials of its loop run while no GEMM does (M H4 W1 W0 e2 A)", problem)
+        self.assertIn("2 of 2 exponentials of its loop run while no wgmma does (M H4 W1 W0 e2 A)", problem)
 
     def test_instruction_order_must_match_the_budget(self):
         budget = ROOT / "budget.txt"
