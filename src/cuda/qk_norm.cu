@@ -248,8 +248,6 @@ __global__ void __launch_bounds__(kSumThreads) qk_norm_sums(Heads a, float* sums
 
 // ---- launchers
 
-constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // packs per lane
-
 template <class Op>
 Heads heads_of(const Op& op, int team_bits, int64_t parts) {
   const int64_t dim = op.wq.numel(), a_row = op.heads + 2 * op.kv_heads, count = op.x.rows() * a_row;
@@ -270,7 +268,7 @@ int team_bits_of(const Op& op, int elements) {
   const int64_t dim = op.wq.numel(), packs = dim / elements;
   int bits = 0;
   while (1 << bits < packs && bits < 5) ++bits;
-  check_qk_norm_head(op.kName, dim, op.x.dtype, elements > 1);
+  check_qk_norm_head(op.kName, dim, op.x.dtype, elements);
   return bits;
 }
 
@@ -284,7 +282,7 @@ void by_head(const Op& op, bool aligned, F f) {
     if (dim <= int64_t{E} * heads.team()) {
       f.template operator()<T, E, 1>(heads);
     } else {
-      f.template operator()<T, E, most_packs(E)>(heads);
+      f.template operator()<T, E, max_qk_norm_packs(E)>(heads);
     }
   });
 }

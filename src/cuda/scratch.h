@@ -318,17 +318,19 @@ inline size_t scratch(const NormBwd& op) {
   return static_cast<size_t>(NormCut(op.h.rows()).blocks * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
 }
 
-// Throws Error if the QK norm kernels cannot process heads of `dim` elements: a lane of a warp holds up to two packs of
-// 16 bytes, or four single elements where packs are not possible.
-inline void check_qk_norm_head(const char* op, int64_t dim, DType dtype, bool in_packs) {
-  if (dim <= (in_packs ? 32 * 2 * 16 / int64_t(size_of(dtype)) : 32 * 4)) return;
+// Maximum number of packs of `elements` elements that a lane of the QK norm kernels holds.
+constexpr int max_qk_norm_packs(int elements) { return elements == 1 ? 4 : 2; }
+// Throws Error if a warp of the QK norm kernels cannot hold a head of `dim` elements.
+inline void check_qk_norm_head(const char* op, int64_t dim, DType dtype, int elements) {
+  if (dim <= int64_t{32} * elements * max_qk_norm_packs(elements)) return;
   throw Error(cat(op, " on CUDA: heads of ", dim, " ", dtype,
                   " are too long; expected at most 512 elements of 16 bits, 256 of 32, or 128 where a head is not a "
                   "multiple of 16 bytes; tensor_parallel_size divides the heads that olmoe normalizes together"));
 }
 // An upper bound for any way to split the heads. Checks their length, so that planning a run refuses long ones.
 inline size_t scratch(const QkNormBwd& op) {
-  check_qk_norm_head(op.kName, op.wq.numel(), op.x.dtype, op.wq.numel() % int64_t(16 / size_of(op.x.dtype)) == 0);
+  const int pack = 16 / int(size_of(op.x.dtype));
+  check_qk_norm_head(op.kName, op.wq.numel(), op.x.dtype, op.wq.numel() % pack == 0 ? pack : 1);
   return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
 }
 
