@@ -196,7 +196,7 @@ class TestFaults(Planted):
         with unittest.mock.patch.dict(programs.FEW, {("cpu", "parity"): "*Parity.Gradients*/gpt2"}):
             self.assertEqual(verify.run_part("parity", self.call(script))["status"], "passed")
             scale(golden / "reference.safetensors", "grad.transformer.h.1.mlp.c_fc.weight", 1.01)
-            self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStep/gpt2: ")
+            self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStepMatchPyTorch/gpt2: ")
 
     def test_crash_fails_only_its_test(self):
         why = self.laws("FAILED", "1 of 3 tests failed", {"A.one": "crashes"})

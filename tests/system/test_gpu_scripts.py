@@ -74,8 +74,9 @@ class VerifyTest(SystemTest):
         self.assertEqual(parts["bench_step"]["found"].keys(), {"gpt2-124m", "llama-8b"})
         for found in parts["bench_step"]["found"].values():
             self.assertRegex(found["attention"], "^attention: ")
-        for part, test in (("attention", "Dense"), ("attention_packed", "Packed"), ("attention_packed", "Windows")):
-            recorded = parts[part]["found"]["recorded"][f"AttentionPair.{test}"]
+        for part, test in (("attention", "DenseSequences"), ("attention_packed", "PackedDocuments"),
+                           ("attention_packed", "SlidingWindows")):
+            recorded = parts[part]["found"]["recorded"][f"AttentionPair.MatchesCudnnOn{test}"]
             self.assertGreater(int(recorded["compared"]), 0)
             self.assertIn("left_to_own_kernels", recorded)
 
