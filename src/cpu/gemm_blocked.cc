@@ -2,11 +2,34 @@
 #include "cpu/gemm_blocked.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/simd.h"
 
 namespace athanor {
 namespace {
+
+// Blocking of one GEMM, after [Goto & van de Geijn 2008]. Sizes are in elements unless stated otherwise.
+struct GemmBlocking {
+  bool pairs;               // multiplies bf16 pairs
+  bool direct_a;            // a is read in place
+  bool amx;                 // multiplies in the tile unit
+  int64_t kc, kcs;          // K of an inner block (one pass of the micro-kernel); number of inner blocks
+  int64_t nb;               // columns of d per outer block
+  int64_t tile_m, tile_n;   // rows and columns of d per chunk of work
+  int64_t lanes;            // split-K for small d and large K: number of parts, whose sums are added in order
+  int64_t step_kcs, steps;  // inner blocks per lane for which b is packed at a time; number of such steps
+  int64_t group_kcs;        // inner blocks for which a is packed at a time
+  bool staged;              // d's outer block is accumulated in f32 scratch memory, one copy per lane
+  int64_t units;            // units of an inner block: kc, or kc / 2 for pairs
+  bool transposed_a;        // op(a) = a^T is packed as rows of a_units units
+  int64_t a_units;          // units between packed rows of op(a): units, or the next multiple of nr if transposed
+  int64_t mr;               // rows of a micro-kernel
+  int64_t b_panels;         // panels of b per outer block
+  int64_t tile_rows;        // rows of a tile that are multiplied with all its panels of b before the next rows
+  bool transposed;          // d^T is computed, with a and b exchanged
+  bool at_once;             // a tile's rows and panel are finished in one go
+};
 
 // K depth of one micro-kernel pass in units: a panel of b then has kUnits x nr floats (AVX-512: 32 KiB) and stays in
 // L1.
@@ -90,8 +113,25 @@ void block_for_vectors(GemmBlocking& g, const Gemm& op, int64_t nr, int64_t most
   g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles(), k / kLaneDepth, most_lanes}), 1, g.kcs);
 }
 
-}  // namespace
+// d = a b^T of few rows is computed as d^T = b a^T: the rows of b, which are more, are read in place, and only a is
+// packed; both have the same sums. That pays if packing b costs more than packing a and transposing d. a is packed in
+// one step.
+bool computes_transposed(const Gemm& op, const Kernels& kern) {
+  const auto is_bf16 = [](const Tensor& t) { return t.dtype == DType::bf16; };
+  return kern.amx && is_bf16(op.a) && is_bf16(op.b) && is_bf16(op.d) && !op.ta && op.tb && !op.bias && !op.accumulate &&
+         !op.symmetric && op.b.stride() % 2 == 0 && op.k() % 2 == 0 && op.m() * (op.n() + op.k()) < op.n() * op.k() &&
+         round_up<int64_t>(op.m(), kern.nr) * op.k() <= kPackedFloats;
+}
 
+// The GEMM of d^T, whose rows are the columns of d in memory.
+Gemm transposed(Gemm op) {
+  std::swap(op.a, op.b);
+  op.d.row_stride = op.d.stride();
+  op.d.shape = {op.n(), op.m()};
+  return op;
+}
+
+// most_lanes: maximum number of lanes that K is split into. The sums do not depend on `threads`.
 GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int64_t most_lanes) {
   GemmBlocking g{};
   g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
@@ -114,8 +154,6 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int
   g.at_once = !g.staged && g.group_kcs >= g.kcs;
   return g;
 }
-
-namespace {
 
 template <class T>
 ATHANOR_CLONES void read_rows(float* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows,
@@ -147,6 +185,8 @@ struct Layout {
     total = b_size + staged_size + threads * worker_size;
   }
 };
+
+constexpr int64_t kMostNr = 64;  // a multiple of every nr
 
 // One outer block of d: all rows, up to nb columns.
 class Block {
@@ -333,7 +373,7 @@ class Block {
   }
   // The kernel also prefetches the next panel of d, if d is written while the tile is computed.
   Micro::Rows d_ahead(const Tile& tile, int64_t j) const {
-    if (!(direct_d_ || g_.at_once) || j + nr_ >= tile.cols) return {};
+    if (g_.transposed || !(direct_d_ || g_.at_once) || j + nr_ >= tile.cols) return {};
     const int64_t bytes = int64_t(size_of(op_.d.dtype));
     return {static_cast<const char*>(op_.d.at(tile.row * op_.d.stride() + col_ + tile.col + j + nr_)),
             op_.d.stride() * bytes, tile.rows, nr_ * bytes / 64};
@@ -369,6 +409,7 @@ class Block {
   }
 
   void finish(const Tile& tile, int64_t j, Collector sum) const {
+    if (g_.transposed) return finish_transposed(tile, j, sum);
     if (kern_.round_rows && op_.d.dtype == DType::bf16 && op_.d.stride() % 2 == 0 && tile.cols - j >= nr_) {
       void* d = op_.d.at(tile.row * op_.d.stride() + col_ + tile.col + j);
       return kern_.round_rows(static_cast<float*>(d), op_.d.stride() / 2, sum.c, sum.stride, rows_of(tile, j), nr_);
@@ -377,6 +418,21 @@ class Block {
       T* d = op_.d.as<T>() + tile.row * op_.d.stride() + col_ + tile.col + j;
       round_rows(d, op_.d.stride(), sum.c, sum.stride, rows_of(tile, j), std::min(nr_, tile.cols - j));
     });
+  }
+
+  // Writes a panel of d^T to d. The last columns of a block of rows may be zeros that belong to no row.
+  void finish_transposed(const Tile& tile, int64_t j, Collector sum) const {
+    const int64_t columns = std::min(nr_, tile.cols - j);
+    for (int64_t i = 0; i < tile.rows; i += nr_) {
+      alignas(64) float block[kMostNr * kMostNr];
+      const int64_t rows = std::min(nr_, tile.rows - i);
+      kern_.transpose(block, nr_, sum.c + i * sum.stride, sum.stride, rows, columns);
+      bf16* d = op_.d.as<bf16>() + (col_ + tile.col + j) * op_.d.stride() + tile.row + i;
+      if (rows == nr_ && op_.d.stride() % 2 == 0)
+        kern_.round_rows(reinterpret_cast<float*>(d), op_.d.stride() / 2, block, nr_, columns, nr_);
+      else
+        round_rows(d, op_.d.stride(), block, nr_, columns, rows);
+    }
   }
 
   const Gemm& op_;
@@ -392,14 +448,13 @@ class Block {
 
 // Copies the upper triangle to the lower one: blocks through f32, which holds every value of T, blocks at the diagonal
 // element by element.
-constexpr int64_t kTriangleRows = 64;  // rows of a block, a multiple of every nr
 template <class T>
 void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
   const int64_t n = d.rows(), stride = d.stride();
   T* x = d.as<T>();
-  pool.parallel_ranges(n, kTriangleRows, [&](int64_t begin, int64_t end) {
+  pool.parallel_ranges(n, kMostNr, [&](int64_t begin, int64_t end) {
     for (int64_t j = 0; j < begin; j += kern.nr) {
-      alignas(64) float block[kTriangleRows * kTriangleRows];
+      alignas(64) float block[kMostNr * kMostNr];
       kern.pack_transposed(block, {d.data, stride, d.dtype, false}, j, kern.nr, begin, end - begin, false);
       round_rows(x + begin * stride + j, stride, block, kern.nr, end - begin, kern.nr);
     }
@@ -408,32 +463,37 @@ void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
   });
 }
 
-}  // namespace
-
-size_t gemm_blocked_scratch(const Gemm& op, const Kernels& kern, int threads) {
-  return size_t(Layout(op, gemm_blocking(op, kern, threads), kern.nr, threads).total) * sizeof(float);
-}
-
-namespace {
-
-void run_blocks(const Gemm& op, const Kernels& kern, const GemmBlocking& g, ThreadPool& pool, void* scratch) {
+void run_blocks(const Gemm& given, const Kernels& kern, int64_t most_lanes, ThreadPool& pool, void* scratch) {
+  const bool transpose = computes_transposed(given, kern);
+  const Gemm op = transpose ? transposed(given) : given;
+  GemmBlocking g = gemm_blocking(op, kern, pool.size(), most_lanes);
+  g.transposed = transpose;
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
   if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle<T>(pool, kern, op.d); });
 }
 
+constexpr int64_t kAnyLanes = std::numeric_limits<int64_t>::max();
+
 }  // namespace
 
+size_t gemm_blocked_scratch(const Gemm& given, const Kernels& kern, int threads) {
+  const Gemm op = computes_transposed(given, kern) ? transposed(given) : given;
+  return size_t(Layout(op, gemm_blocking(op, kern, threads, kAnyLanes), kern.nr, threads).total) * sizeof(float);
+}
+
 void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, gemm_blocking(op, kern, pool.size()), pool, scratch);
+  run_blocks(op, kern, kAnyLanes, pool, scratch);
 }
 
 // An upper bound of Layout's scratch memory for any GEMM of the group: its tiles are no larger than those of `largest`,
-// and the packed part of b covers all of K or one step of it.
+// and the packed part of b, or of a if d^T is computed, has at most the columns of `largest` and covers all of K or one
+// step of it.
 size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int threads) {
   const GemmBlocking g = gemm_blocking(largest, kern, threads, 1);
-  const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
+  const int64_t columns = round_up<int64_t>(std::min(largest.n(), kBlockColumns), kern.nr);
+  const int64_t tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
   const int64_t unit = kUnits + 8, a_unit = round_up<int64_t>(unit, kern.nr);
   const int64_t terms =
       largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // K, with inner blocks rounded up to multiples of 8
@@ -447,7 +507,7 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
 }
 
 void gemm_grouped(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, gemm_blocking(op, kern, pool.size(), 1), pool, scratch);
+  run_blocks(op, kern, 1, pool, scratch);
 }
 
 }  // namespace athanor

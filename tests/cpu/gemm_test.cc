@@ -320,6 +320,32 @@ TEST(Gemm, SymmetricGemmsMatchFullOnesBitExactly) {
   }
 }
 
+// Few rows are multiplied as d^T = b a^T where the tile unit does it: rows and columns at the edges of its blocks, K at
+// the edges of its steps, and d as a view of even or odd stride.
+TEST(Gemm, FewRowsMatchTheSameRowsOfManyBitExactly) {
+  constexpr int64_t kMany = 400;
+  for (const Kernels* kern : testing::all_kernels())
+    for (const int64_t gap : {1, 2})
+      for (const auto [few, n, k] :
+           {std::array<int64_t, 3>{5, 70, 6}, {33, 100, 130}, {64, 256, 512}, {40, 2100, 66}}) {
+        const Matrix a(DType::bf16, kMany, k, 1, 0), b(DType::bf16, n, k, 2, 2);
+        Matrix all(DType::bf16, kMany, n, gap, 1), some(DType::bf16, few, n, gap, 1);
+        for (const int threads : {1, 3}) {
+          ThreadPool pool(threads);
+          for (const Matrix* d : {&all, &some}) {
+            const Gemm op{.d = d->t, .a = a.t.slice(0, d->t.rows()), .b = b.t, .tb = true};
+            std::vector<float> scratch(gemm_grouped_scratch(op, *kern, threads) / 4, std::nanf(""));
+            gemm_grouped(op, *kern, pool, scratch.data());
+          }
+          for (int64_t i = 0; i < few; ++i)
+            for (int64_t j = 0; j < n; ++j)
+              ASSERT_EQ(some.at(i, j), all.at(i, j))
+                  << kern->name << " " << few << "x" << n << "x" << k << " at " << i << ", " << j;
+          EXPECT_TRUE(some.guards_intact());
+        }
+      }
+}
+
 // Every instruction set that this machine has, not only the one it would choose, and AMX.
 TEST(Gemm, IsCorrectOnEveryInstructionSet) {
   ThreadPool pool(2);
