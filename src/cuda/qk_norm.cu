@@ -4,8 +4,9 @@
 //   dx = rstd (g - n mean(g n));  dw += sum of dy n over all rows and the heads of the part.
 // Layout: a team of lanes, a power of two up to 32, holds a head in registers, a pack of 16 bytes per lane (two beyond
 // 32 packs); a thread has several heads in flight. A warp sums a head. Memory bound: x, dy, y and dx are read or
-// written once. Deterministic: dw goes through per-block partial sums, whose number depends on the shape alone. Not
-// timed on a GPU yet.
+// written once. A head that is too long for a team is cut into slices, one per row of the grid, and its sums are
+// computed first, as those of a head that ranks share; x and dy are then read twice. Deterministic: dw goes through
+// per-block partial sums, whose number depends on the shape alone. Not timed on a GPU yet.
 #include "cuda/qk_norm.h"
 
 #include <algorithm>
@@ -35,10 +36,20 @@ struct Heads {
   unsigned count;        // N (H + 2 K)
   unsigned q, k, a_row;  // H, K, H + 2 K
   int dim;
+  int slice;          // elements of a head that a team holds: dim, or less in a long head
   int team_bits;      // 2^team_bits lanes per head
   float inverse_dim;  // of whole heads
   Weights wq, wk;
   __host__ __device__ int team() const { return 1 << team_bits; }
+};
+
+// The columns of this block's slice of a head.
+struct Slice {
+  int begin, end;
+  __device__ __forceinline__ explicit Slice(const Heads& a) {
+    begin = static_cast<int>(blockIdx.y) * a.slice;
+    end = begin + a.slice < a.dim ? begin + a.slice : a.dim;
+  }
 };
 
 // Position of head `number`, counted over all rows.
@@ -68,14 +79,16 @@ __global__ void __launch_bounds__(kForwardThreads)
   const unsigned teams = kForwardThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
   const int lane = static_cast<int>(threadIdx.x) & (a.team() - 1);
   const unsigned first = blockIdx.x * teams * kHeads + team;
+  const Slice slice(a);
   Pack<T, E> v[kHeads][P] = {};
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      const int column = (p * a.team() + lane) * E;
+      const int column = slice.begin + (p * a.team() + lane) * E;
       const unsigned number = first + h * teams;
-      if (number < a.count && column < a.dim) v[h][p] = load_pack<E>(x + static_cast<size_t>(number) * a.dim + column);
+      if (number < a.count && column < slice.end)
+        v[h][p] = load_pack<E>(x + static_cast<size_t>(number) * a.dim + column);
     }
   }
 #pragma unroll
@@ -92,11 +105,11 @@ __global__ void __launch_bounds__(kForwardThreads)
     const Head head(a, number);
     if (sums && head.normed) squares = sums[head.statistic];
     const float scale = rsqrtf(squares * a.inverse_dim + eps);
-    if (head.normed && lane == 0) rstd[head.statistic] = scale;
+    if (head.normed && lane == 0 && blockIdx.y == 0) rstd[head.statistic] = scale;
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      const int column = (p * a.team() + lane) * E;
-      if (column >= a.dim) continue;
+      const int column = slice.begin + (p * a.team() + lane) * E;
+      if (column >= slice.end) continue;
       T* to = y + static_cast<size_t>(number) * a.dim + column;
       if (!head.normed) {
         store_pack(to, v[h][p]);
@@ -123,7 +136,7 @@ struct Backward {
 
 // Backward of one head: adds to dw of q or k, and writes dx.
 template <class T, int E, int P>
-__device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>& b, unsigned number,
+__device__ __forceinline__ void backward_head(const Heads& a, const Slice& slice, const Backward<T>& b, unsigned number,
                                               const Pack<T, E> (&x)[P], const Pack<T, E> (&dy)[P],
                                               float (&dw)[2][P][E]) {
   const int lane = static_cast<int>(threadIdx.x) & (a.team() - 1);
@@ -135,12 +148,12 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   float g[P][E] = {}, sum = 0;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    const int column = (p * a.team() + lane) * E;
-    if (normed && column < a.dim) load_weights(g[p], head.is_q ? a.wq : a.wk, column);
+    const int column = slice.begin + (p * a.team() + lane) * E;
+    if (normed && column < slice.end) load_weights(g[p], head.is_q ? a.wq : a.wk, column);
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       const float n = x[p][i] * scale, dn = dy[p][i] * n;
-      g[p][i] = normed && column < a.dim ? dy[p][i] * g[p][i] : 0.f;
+      g[p][i] = normed && column < slice.end ? dy[p][i] * g[p][i] : 0.f;
       sum += g[p][i] * n;
       dw[0][p][i] += head.is_q ? dn : 0.f;
       dw[1][p][i] += head.is_q ? 0.f : dn;  // 0 for heads of v
@@ -151,8 +164,8 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   const float mean = (b.sums ? whole : sum) * a.inverse_dim;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    const int column = (p * a.team() + lane) * E;
-    if (column >= a.dim) continue;
+    const int column = slice.begin + (p * a.team() + lane) * E;
+    if (column >= slice.end) continue;
     T* to = b.dx + static_cast<size_t>(number) * a.dim + column;
     if (!normed) {
       store_pack(to, dy[p]);
@@ -168,8 +181,8 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
 // In shared memory element i of pack p of a warp is at [warp, i, p], with padded rows, so that neither writing by packs
 // nor reading by columns has bank conflicts.
 template <int E>
-__host__ __device__ constexpr int pitch(int dim) {
-  return (dim / E + 31) / 32 * 32 + 32 / E;
+__host__ __device__ constexpr int pitch(int slice) {
+  return (slice / E + 31) / 32 * 32 + 32 / E;
 }
 
 template <class T, int E, int P>
@@ -182,6 +195,7 @@ __global__ void __launch_bounds__(kBackwardThreads<P>, kBackwardBlocks<P>) qk_no
   const unsigned teams = kThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
   const unsigned begin = blockIdx.x * b.heads_per_block;
   const unsigned end = begin + b.heads_per_block < a.count ? begin + b.heads_per_block : a.count;
+  const Slice slice(a);
   float dw[2][P][E] = {};
   for (unsigned at = begin; at < end; at += teams * kHeads) {
     Pack<T, E> x[kHeads][P] = {}, dy[kHeads][P] = {};
@@ -189,9 +203,9 @@ __global__ void __launch_bounds__(kBackwardThreads<P>, kBackwardBlocks<P>) qk_no
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
       for (int p = 0; p < P; ++p) {
-        const int column = (p * a.team() + lane) * E;
+        const int column = slice.begin + (p * a.team() + lane) * E;
         const unsigned number = at + h * teams + team;
-        if (number >= end || column >= a.dim) continue;
+        if (number >= end || column >= slice.end) continue;
         x[h][p] = load_pack<E>(b.x + static_cast<size_t>(number) * a.dim + column);
         dy[h][p] = load_pack<E>(b.dy + static_cast<size_t>(number) * a.dim + column);
       }
@@ -199,7 +213,7 @@ __global__ void __launch_bounds__(kBackwardThreads<P>, kBackwardBlocks<P>) qk_no
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const unsigned number = at + h * teams + team;
-      backward_head<T, E, P>(a, b, number < end ? number : a.count, x[h], dy[h], dw);
+      backward_head<T, E, P>(a, slice, b, number < end ? number : a.count, x[h], dy[h], dw);
     }
   }
 #pragma unroll
@@ -212,15 +226,16 @@ __global__ void __launch_bounds__(kBackwardThreads<P>, kBackwardBlocks<P>) qk_no
       for (int i = 0; i < E; ++i) {
         float sum = dw[part][p][i];
         for (int offset = 16; offset >= a.team(); offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-        if (thread % 32 < a.team() && pack * E < a.dim) sums[(warp * E + i) * pitch<E>(a.dim) + pack] = sum;
+        if (thread % 32 < a.team() && pack * E < slice.end - slice.begin)
+          sums[(warp * E + i) * pitch<E>(a.slice) + pack] = sum;
       }
     }
     __syncthreads();
-    for (int c = thread; c < a.dim; c += kThreads) {
+    for (int c = thread; c < slice.end - slice.begin; c += kThreads) {
       float total = 0;
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) total += sums[(w * E + c % E) * pitch<E>(a.dim) + c / E];
-      b.partials[(static_cast<size_t>(blockIdx.x) * 2 + part) * a.dim + c] = total;
+      for (int w = 0; w < kWarps; ++w) total += sums[(w * E + c % E) * pitch<E>(a.slice) + c / E];
+      b.partials[(static_cast<size_t>(blockIdx.x) * 2 + part) * a.dim + slice.begin + c] = total;
     }
   }
 }
@@ -249,7 +264,7 @@ __global__ void __launch_bounds__(kSumThreads) qk_norm_sums(Heads a, float* sums
 // ---- launchers
 
 template <class Op>
-Heads heads_of(const Op& op, int team_bits, int64_t parts) {
+Heads heads_of(const Op& op, int team_bits, int64_t slice, int64_t parts) {
   const int64_t dim = op.wq.numel(), a_row = op.heads + 2 * op.kv_heads, count = op.x.rows() * a_row;
   CHECK(count < int64_t{1} << 31, op.kName, ": ", count, " heads are beyond 32-bit indices; use fewer rows");
   return {.count = static_cast<unsigned>(count),
@@ -257,34 +272,47 @@ Heads heads_of(const Op& op, int team_bits, int64_t parts) {
           .k = static_cast<unsigned>(op.kv_heads),
           .a_row = static_cast<unsigned>(a_row),
           .dim = static_cast<int>(dim),
+          .slice = static_cast<int>(slice),
           .team_bits = team_bits,
           .inverse_dim = 1.f / static_cast<float>(dim * parts),
           .wq = {op.wq.data, op.wq.dtype},
           .wk = {op.wk.data, op.wk.dtype}};
 }
 
-template <class Op>
-int team_bits_of(const Op& op, int elements) {
-  const int64_t dim = op.wq.numel(), packs = dim / elements;
-  int bits = 0;
-  while (1 << bits < packs && bits < 5) ++bits;
-  check_qk_norm_head(op.kName, dim, op.x.dtype, elements);
-  return bits;
-}
-
-// Calls f.operator()<T, E, P>(heads): P packs of E elements per lane.
+// Calls f.operator()<T, E, P>(heads, slices): P packs of E elements per lane, heads cut into `slices`.
 template <class Op, class F>
 void by_head(const Op& op, bool aligned, F f) {
   const int64_t dim = op.wq.numel();
   const auto fits = [&]<class T>() { return aligned && in_packs<T>(dim) && aligned16(op.wq.data, op.wk.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
-    const Heads heads = heads_of(op, team_bits_of(op, E), op.parts);
-    if (dim <= int64_t{E} * heads.team()) {
-      f.template operator()<T, E, 1>(heads);
+    constexpr int kPacks = max_qk_norm_packs(E);
+    const int64_t slices = div_ceil<int64_t>(dim, 32 * E * kPacks);
+    const int64_t slice = round_up<int64_t>(div_ceil(dim, slices), E);
+    int team_bits = 0;
+    while (1 << team_bits < slice / E && team_bits < 5) ++team_bits;
+    const Heads heads = heads_of(op, team_bits, slice, op.parts);
+    if (slice <= int64_t{E} * heads.team()) {
+      f.template operator()<T, E, 1>(heads, slices);
     } else {
-      f.template operator()<T, E, max_qk_norm_packs(E)>(heads);
+      f.template operator()<T, E, kPacks>(heads, slices);
     }
   });
+}
+
+// The sums over whole heads, if the heads are cut: those of the op, or of this rank's heads, computed in scratch
+// memory.
+template <class Op>
+const float* sums_of_cut_heads(const Op& op, const Tensor& dy, int64_t slices, void* scratch, cudaStream_t stream) {
+  if (op.sums || slices == 1) return data<float>(op.sums);
+  const QkNormSums sums{.sums = {scratch, DType::f32, op.rstd.shape},
+                        .dy = dy,
+                        .x = op.x,
+                        .wq = op.wq,
+                        .wk = op.wk,
+                        .heads = op.heads,
+                        .kv_heads = op.kv_heads};
+  run(sums, nullptr, stream);
+  return static_cast<const float*>(scratch);
 }
 
 // Splits the heads of the backward pass into ranges; each is a multiple of the heads that a block processes at a time.
@@ -297,14 +325,15 @@ struct Cut {
 };
 }  // namespace
 
-void run(const QkNormFwd& op, void*, cudaStream_t stream) {
+void run(const QkNormFwd& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
-  by_head(op, aligned16(op.y.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
+  by_head(op, aligned16(op.y.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads, int64_t slices) {
     const int64_t in_block = int64_t{kForwardThreads} / heads.team() * kForwardHeads<P>;
-    const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(heads.count, in_block))), dim3(kForwardThreads), 0,
-                              stream};
+    const float* sums = sums_of_cut_heads(op, {}, slices, scratch, stream);
+    const dim3 grid(grid_size(div_ceil<int64_t>(heads.count, in_block)), grid_size(slices));
+    const LaunchConfig config{grid, dim3(kForwardThreads), 0, stream};
     CUDA_CHECK(launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x),
-                      op.eps, data<float>(op.sums)));
+                      op.eps, sums));
   });
 }
 
@@ -313,17 +342,24 @@ void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
   const int64_t dim = op.wq.numel();
   auto* partials = static_cast<float*>(scratch);
   int64_t blocks = 0;
-  by_head(op, aligned16(op.dx.data, op.dy.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
-    const Cut cut(heads.count, int64_t{kBackwardThreads<P>} / heads.team() * kBackwardHeads<P>);
-    blocks = cut.blocks;
-    const Backward<T> b{data<T>(op.dx),       partials,
-                        data<T>(op.dy),       data<T>(op.x),
-                        data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block),
-                        data<float>(op.sums)};
-    const size_t shared_bytes = static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.dim)) * sizeof(float);
-    const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};
-    CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
-  });
+  by_head(op, aligned16(op.dx.data, op.dy.data, op.x.data),
+          [&]<class T, int E, int P>(const Heads& heads, int64_t slices) {
+            const Cut cut(heads.count, int64_t{kBackwardThreads<P>} / heads.team() * kBackwardHeads<P>);
+            blocks = cut.blocks;
+            const float* sums = sums_of_cut_heads(op, op.dy, slices, partials + blocks * 2 * dim, stream);
+            const Backward<T> b{data<T>(op.dx),
+                                partials,
+                                data<T>(op.dy),
+                                data<T>(op.x),
+                                data<float>(op.rstd),
+                                static_cast<unsigned>(cut.heads_per_block),
+                                sums};
+            const size_t shared_bytes =
+                static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.slice)) * sizeof(float);
+            const dim3 grid(grid_size(blocks), grid_size(slices));
+            const LaunchConfig config{grid, dim3(kBackwardThreads<P>), shared_bytes, stream};
+            CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
+          });
   add_partial_sums({op.dwq, partials, blocks, dim, 2 * dim}, stream);
   add_partial_sums({op.dwk, partials + dim, blocks, dim, 2 * dim}, stream);
 }
@@ -333,7 +369,7 @@ void run(const QkNormSums& op, void*, cudaStream_t stream) {
   const bool aligned = aligned16(op.x.data, op.dy.data, op.wq.data, op.wk.data);
   const auto fits = [&]<class T>() { return aligned && in_packs<T>(op.wq.numel()); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
-    const Heads heads = heads_of(op, 5, 1);
+    const Heads heads = heads_of(op, 5, op.wq.numel(), 1);
     const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(op.sums.numel(), kSumThreads / 32))), dim3(kSumThreads),
                               0, stream};
     CUDA_CHECK(launch(qk_norm_sums<T, E>, config, heads, data<float>(op.sums), data<T>(op.dy), data<T>(op.x)));

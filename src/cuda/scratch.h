@@ -237,15 +237,15 @@ template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<
-    Op, NormFwd, NormApply, QkNormFwd, QkNormSums, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
-    SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums,
-    DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion,
-    Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs,
-    FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales,
-    RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
-    ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
-    KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean,
-    OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
+    Op, NormFwd, NormApply, QkNormSums, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
+    EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums, DistillSums, Fill,
+    MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema,
+    AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments,
+    ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd,
+    StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
+    ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour,
+    DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection,
+    PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -320,18 +320,15 @@ inline size_t scratch(const NormBwd& op) {
 
 // Maximum number of packs of `elements` elements that a lane of the QK norm kernels holds.
 constexpr int max_qk_norm_packs(int elements) { return elements == 1 ? 4 : 2; }
-// Throws Error if a warp of the QK norm kernels cannot hold a head of `dim` elements.
-inline void check_qk_norm_head(const char* op, int64_t dim, DType dtype, int elements) {
-  if (dim <= int64_t{32} * elements * max_qk_norm_packs(elements)) return;
-  throw Error(cat(op, " on CUDA: heads of ", dim, " ", dtype,
-                  " are too long; expected at most 512 elements of 16 bits, 256 of 32, or 128 where a head is not a "
-                  "multiple of 16 bytes; tensor_parallel_size divides the heads that olmoe normalizes together"));
+// Bytes of the sums of heads that the QK norm kernels may have to cut: some that are too long for a lane of any packs.
+template <class Op>
+size_t scratch_of_cut_heads(const Op& op) {
+  return op.sums || op.wq.numel() <= 32 * max_qk_norm_packs(1) ? 0 : static_cast<size_t>(op.rstd.bytes());
 }
-// An upper bound for any way to split the heads. Checks their length, so that planning a run refuses long ones.
+inline size_t scratch(const QkNormFwd& op) { return scratch_of_cut_heads(op); }
+// An upper bound for any way to split the heads.
 inline size_t scratch(const QkNormBwd& op) {
-  const int pack = 16 / int(size_of(op.x.dtype));
-  check_qk_norm_head(op.kName, op.wq.numel(), op.x.dtype, op.wq.numel() % pack == 0 ? pack : 1);
-  return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
+  return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float) + scratch_of_cut_heads(op);
 }
 
 // Dropped choices are sorted as those of one more expert.

@@ -134,18 +134,5 @@ TEST(DescribedGpu, RopeIsFusedInForwardOnly) {
   EXPECT_FALSE(gpu.ops->fuses(backward));
 }
 
-// Plans ask for scratch memory, so that they refuse what the kernels of a GPU would refuse at their first launch.
-TEST(DescribedGpu, ScratchRefusesHeadsTooLongForQkNorm) {
-  const DescribedBackend gpu = describe(find_gpu("h200"));
-  const auto backward = [](int64_t dim) {
-    const Tensor x{nullptr, DType::bf16, {4, 3 * dim}}, w{nullptr, DType::bf16, {dim}};
-    return QkNormBwd{
-        .dx = x, .dwq = w, .dwk = w, .dy = x, .x = x, .rstd = {}, .wq = w, .wk = w, .heads = 1, .kv_heads = 1};
-  };
-  EXPECT_GT(gpu.ops->scratch(backward(512)), 0U);
-  EXPECT_THROW(gpu.ops->scratch(backward(520)), Error);
-  EXPECT_THROW(gpu.ops->scratch(backward(129)), Error) << "not a multiple of 16 bytes";
-}
-
 }  // namespace
 }  // namespace athanor
