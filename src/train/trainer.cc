@@ -520,7 +520,8 @@ bool Trainer::reached_stop() const {
 std::string Trainer::newest_before_trouble(const Verify& verify) const {
   std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    if (c->given_up || c->step > state_.step || !verify(c->path).ok) continue;
+    const bool of_this_run = !c->given_up && c->serial > last_foreign_serial_ && c->step <= state_.step;
+    if (!of_this_run || !verify(c->path).ok) continue;
     const StepState then = read_run_state(c->path).device;
     if (then.skipped_in_row == 0 && then.spikes_in_row == 0) return c->path;
   }

@@ -61,12 +61,12 @@ class Trainer {
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();                                  // ranks have the same program, configuration, data
-  void open_run();                                              // run folder, lock, sinks, start records
-  std::optional<Resume> find_resume();                          // also checks that the config is compatible
-  std::string resume_folder(const Verify&) const;               // called on rank 0; "": start from scratch
-  bool was_done_before(const std::string& folder) const;        // its run has already applied `load` and `load_step`
-  void leave_other_branch(const std::optional<Resume>&) const;  // acts on rank 0 only
+  void require_common_start();                            // ranks have the same program, configuration, data
+  void open_run();                                        // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();                    // also checks that the config is compatible
+  std::string resume_folder(const Verify&) const;         // called on rank 0; "": start from scratch
+  bool was_done_before(const std::string& folder) const;  // its run has already applied `load` and `load_step`
+  void leave_other_branch(const std::optional<Resume>&);  // acts on rank 0 only
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises
   void tune(const std::optional<Resume>&);          // autotunes GEMMs on rank 0; all ranks use the result
@@ -189,6 +189,7 @@ class Trainer {
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
+  int64_t last_foreign_serial_ = -1;  // checkpoints up to this serial number are another run's; on rank 0
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
   std::optional<Error> save_failure_;                        // failure of a save on this rank
   bool save_put_off_ = false;                                // no saves until a step succeeds

@@ -358,5 +358,17 @@ TEST_F(TrainerTest, RollbackNeedsAHealthyCheckpoint) {
   EXPECT_TRUE(events("r", EventKind::resume).empty());
 }
 
+TEST_F(TrainerTest, RollbackTakesNoCheckpointOfAnEarlierRunInTheFolder) {
+  ASSERT_EQ(run(config("r", {"train_iters=2", "save_interval=1"})), Exit::done);
+  ASSERT_EQ(steps("r"), (std::vector<int64_t>{1, 2}));
+  const std::string before = bytes("r", 1, kManifestName);
+  EXPECT_EQ(run(config("r", {"load=none", "seed=99", "learning_rate=1e30", "schedule.lr_decay_style=constant",
+                             "schedule.lr_warmup_iters=0", "save_interval=0", "loss_spikes.max_skipped_steps=2",
+                             "loss_spikes.rollback=true"})),
+            Exit::diverged);
+  for (const EventRecord& e : events("r", EventKind::resume)) EXPECT_EQ(e.text.find("rollback"), e.text.npos) << e.text;
+  EXPECT_EQ(bytes("r", 1, kManifestName), before);
+}
+
 }  // namespace
 }  // namespace athanor
