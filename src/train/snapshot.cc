@@ -306,6 +306,7 @@ void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
     });
   }
   engine.refresh_values();
+  engine.start_states();
 }
 
 void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) {
@@ -341,6 +342,7 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
   if (found != folder.modules().size())
     refuse("has adapters of ", folder.modules().size(), " layers, lora.targets of the run names ", found, " of them");
   engine.refresh_values();
+  engine.start_states();
 }
 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder, const std::string& without) {

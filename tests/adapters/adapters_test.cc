@@ -222,6 +222,11 @@ TEST_F(AdapterRun, NewRunStartsFromSavedAdapters) {
   ASSERT_EQ(run(config("second", lora({from, "train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0"}))),
             Exit::done);
   EXPECT_EQ(bytes("first", 8, "model.safetensors"), bytes("second", 1, "model.safetensors"));
+  ASSERT_EQ(run(config("rounds", lora({from, "train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                       "local_updates.steps=1"}))),
+            Exit::done);
+  EXPECT_EQ(bytes("first", 8, "model.safetensors"), bytes("rounds", 1, "model.safetensors"))
+      << "the global weights of local updates start as other adapters";
   EXPECT_NE(error_of(config("third", lora({from, "lora.rank=2"}))).find("lora.rank 2"), std::string::npos);
   EXPECT_NE(error_of(config("third", lora({from, R"(lora.targets=["q_proj"])"}))).find("lora.targets"),
             std::string::npos);

@@ -165,6 +165,10 @@ TEST_F(DoraRun, FreshAdaptersKeepTheLossOfTheBaseModel) {
                                     "eval_interval=1"}))),
             Exit::done);
   EXPECT_NEAR(history("new").evals.back().loss, want, 1e-5 * want);
+  ASSERT_EQ(run(config("rounds", dora({"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                       "eval_interval=1", "local_updates.steps=1"}))),
+            Exit::done);
+  EXPECT_NEAR(history("rounds").evals.back().loss, want, 1e-5 * want) << "global weights of local updates";
 }
 
 TEST_F(DoraRun, CheckpointHoldsTheMergedModelAndResumesBitExactly) {
