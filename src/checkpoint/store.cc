@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -97,10 +98,11 @@ void name_latest(const std::string& root, int64_t step) {
   }
 }
 
-// Serial number for the next checkpoint of the folder: one more than its largest.
+// Serial number for the next checkpoint or diverged state of the folder: one more than its largest.
 int64_t next_serial(const std::string& root) {
   int64_t largest = 0;
   for (const CheckpointInfo& info : list_checkpoints(root)) largest = std::max(largest, info.serial);
+  for (const CheckpointInfo& info : list_diverged(root)) largest = std::max(largest, info.serial);
   return largest + 1;
 }
 
@@ -308,8 +310,11 @@ std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<
 std::vector<CheckpointInfo> list_diverged(const std::string& root) {
   std::vector<CheckpointInfo> list;
   for (const std::string& name : folder_names(root))
-    if (const auto step = parse_diverged_folder(name)) list.push_back({.step = *step, .path = cat(root, "/", name)});
-  std::ranges::sort(list, {}, &CheckpointInfo::step);
+    if (const auto step = parse_diverged_folder(name)) {
+      const std::string path = cat(root, "/", name);
+      list.push_back({.step = *step, .path = path, .serial = serial_of(path)});
+    }
+  std::ranges::sort(list, {}, [](const CheckpointInfo& info) { return std::pair(info.serial, info.step); });
   return list;
 }
 

@@ -129,7 +129,7 @@ void make_newest(const RunLock& lock, const CheckpointInfo& info);
 // file. If there is none, throws Error(usage) that says what to pass.
 std::string checkpoint_at(const std::string& path, const Verify& verify);
 
-// Folders of the states of diverged runs (diverged_folder).
+// Folders of the states of diverged runs (diverged_folder), in the order in which they were written.
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
 // Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.

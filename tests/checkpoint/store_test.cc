@@ -180,6 +180,21 @@ TEST_F(Store, DivergedStateIsNotListedAsAStep) {
   EXPECT_TRUE(verify_checkpoint(list_diverged(root)[0].path, Depth::checksums).ok);
 }
 
+TEST_F(Store, NewestDivergedStateIsTheOneWrittenLast) {
+  const RunLock lock(root);
+  save_sample(lock, 1);
+  for (const int64_t n : {9, 5}) {
+    CheckpointOptions options = sample_options();
+    options.diverged = true;
+    CheckpointWriter w(lock, n, options);
+    add_sample(w, n, 7);
+    w.commit();
+  }
+  prune_diverged(lock);
+  ASSERT_EQ(list_diverged(root).size(), 1u);
+  EXPECT_EQ(list_diverged(root)[0].step, 5);
+}
+
 TEST_F(Store, FolderRenamedToAnotherStepIsRefused) {
   const RunLock lock(root);
   save_sample(lock, 1);
