@@ -234,6 +234,10 @@ bool Trainer::out_of_time(int64_t micro_left) const {
 }
 
 bool Trainer::launch_step() {
+  // Skipped steps are no warm-up, so the last ones of the warm-up must have ended before it is known to be over.
+  const auto warmed_up = [&](int64_t more) { return state_.device.updates + more >= config_.freeze_step; };
+  if (!warmed_up(0) && warmed_up(engine_->uncollected())) collect_steps();
+  engine_->set_compressed(warmed_up(0));
   apply_schedules(state_.step + engine_->uncollected());
   if (batch_size_at(config_, launched_samples_) != step_sequences_) open_loader();
   const int64_t micros = engine_->step_micro_batches();
@@ -270,7 +274,6 @@ bool Trainer::launch_step() {
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
   if (failure_) engine_->spoil_step();  // also spoils steps that are launched before all ranks know
-  engine_->set_compressed(state_.step + engine_->uncollected() >= config_.freeze_step);
   engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;

@@ -350,6 +350,16 @@ TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndStopsOnRepetition) {
   EXPECT_EQ(state.consumed_samples, 4 * (state.step + skips[0].step - back[0].step));
 }
 
+// The variance that compressed momentum is divided by would otherwise stay 0, and with it all updates.
+TEST_F(TrainerTest, SkippedStepsDoNotCountAsWarmUpOfOneBitAdam) {
+  ASSERT_EQ(run(config("r", {"optimizer=onebit_adam", "adam.freeze_step=2", "precision=fp16", "fp16.hysteresis=1",
+                             "fp16.initial_loss_scale=268435456", "train_iters=60", "eval_interval=0"})),
+            Exit::done);
+  const auto steps = history("r").steps;
+  ASSERT_GT(steps.back().skipped_steps, 2) << "the initial scale is too small to overflow";
+  EXPECT_LT(steps.back().loss, 0.95 * steps.front().loss);
+}
+
 TEST_F(TrainerTest, RollbackNeedsAHealthyCheckpoint) {
   const std::vector<std::string> set = {
       "learning_rate=1e30", "schedule.lr_decay_style=constant", "schedule.lr_warmup_iters=0",
