@@ -489,7 +489,7 @@ void Engine::discard_step() {
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
-  if (least_factors_) ops_->run(Fill{.x = least_factors_}, nullptr);
+  discard_overflows();
   if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;

@@ -310,6 +310,8 @@ class Engine {
   // For each layer, the smallest expert_buffer_factor with which no choice of any rank would have overflowed; 0: no
   // choice overflowed. After an overflow no step is taken. All ranks call it together.
   std::vector<double> least_buffer_factors();
+  // Forgets overflows, so that steps are taken again. Call when no step is uncollected.
+  void discard_overflows();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().

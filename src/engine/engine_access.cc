@@ -143,6 +143,10 @@ std::vector<double> Engine::least_buffer_factors() {
   return most;
 }
 
+void Engine::discard_overflows() {
+  if (least_factors_) ops_->run(Fill{.x = least_factors_}, nullptr);
+}
+
 std::vector<QuantizedOperand> Engine::take_quantized() {
   if (!quantized_ || !quantized_->statistics()) return {};
   const Tensor& counted = quantized_->statistics();

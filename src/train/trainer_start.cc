@@ -529,7 +529,12 @@ void Trainer::begin_save(const char* why, bool diverged) {
 }
 
 // A step with finite gradients can produce weights whose loss is not finite: evaluates the last micro-batch once more.
-bool Trainer::has_diverged() { return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_))); }
+// The new weights may route more choices to a rank than its buffers take; that must not stop the steps after the save.
+bool Trainer::has_diverged() {
+  const double loss = engine_->evaluate(last_tokens_, last_targets_);
+  engine_->discard_overflows();
+  return of_any(!std::isfinite(loss));
+}
 
 void Trainer::settle_save() {
   checkpointer_->finish();

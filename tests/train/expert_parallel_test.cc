@@ -257,6 +257,8 @@ TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
         ranks::append_sample(row, tokens, targets, false, s.vocab, s.length);
       engine.evaluate(tokens, targets);
       EXPECT_EQ(engine.least_buffer_factors(), (std::vector<double>{0, 2})) << s.name() << ": of an evaluation";
+      engine.discard_overflows();
+      EXPECT_EQ(step(2, 0).skip, 0) << s.name() << " after the evaluation's overflow was discarded";
     });
   }
 }
