@@ -358,6 +358,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
                     "; the checkpoint is damaged"));
   if (!engine.set_in_flight(state.in_flight))
     throw Error(cat(folder, "/state.json: fragments_in_flight are not of this run's; the checkpoint is damaged"));
+  const EngineOptions& options = engine.options();
+  if (!options.scaling.dynamic) state.device.loss_scale = float(options.loss_scale);  // may have changed since
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;

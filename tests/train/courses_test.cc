@@ -360,6 +360,13 @@ TEST_F(TrainerTest, SkippedStepsDoNotCountAsWarmUpOfOneBitAdam) {
   EXPECT_LT(steps.back().loss, 0.95 * steps.front().loss);
 }
 
+TEST_F(TrainerTest, ResumedRunTakesAConstantLossScale) {
+  ASSERT_EQ(run(config("r", {"precision=fp16", "train_iters=2"})), Exit::done);
+  EXPECT_GT(history("r").steps.back().loss_scale, 128);
+  ASSERT_EQ(run(config("r", {"precision=fp16", "train_iters=4", "fp16.loss_scale=128"})), Exit::done);
+  EXPECT_EQ(history("r").steps.back().loss_scale, 128);
+}
+
 TEST_F(TrainerTest, RollbackNeedsAHealthyCheckpoint) {
   const std::vector<std::string> set = {
       "learning_rate=1e30", "schedule.lr_decay_style=constant", "schedule.lr_warmup_iters=0",
