@@ -360,6 +360,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
     throw Error(cat(folder, "/state.json: fragments_in_flight are not of this run's; the checkpoint is damaged"));
   const EngineOptions& options = engine.options();
   if (!options.scaling.dynamic) state.device.loss_scale = float(options.loss_scale);  // may have changed since
+  // Without detection no step would end a row of spikes, during which saves are put off.
+  if (!engine.looks_for_spikes()) state.device.spikes_in_row = 0, state.window.reset();
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;

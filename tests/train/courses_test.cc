@@ -236,6 +236,31 @@ TEST_F(TrainerTest, RoutingStatisticsOfAnotherModelAreRefused) {
   EXPECT_NE(text.find("state.json: routing has 3 sums, expected 0"), text.npos) << text;
 }
 
+TEST_F(TrainerTest, RunWithoutSpikeDetectionLeavesARowOfSpikes) {
+  ASSERT_EQ(run(config("r", {"train_iters=2"})), Exit::done);
+  const std::string folder = cat(dir_.path(), "/r/", step_folder(2));
+  RunState state = read_run_state(folder);
+  state.device.spikes = state.device.spikes_in_row = 2;
+  state.window = SpikeWindow{};
+  std::ofstream(folder + "/state.json") << state_json(state);
+  for (const double deviations : {0.0, 6.0}) {
+    Rig rig;
+    Engine engine(config("r").model,
+                  {.recipe = make_recipe("fp32", DType::f32),
+                   .seq_length = 16,
+                   .micro_batch_size = 1,
+                   .global_batch_size = 1,
+                   .spikes = {.deviations = deviations, .most_in_row = 3}},
+                  rig.backend());
+    engine.commit();
+    const RunState loaded = load_checkpoint(engine, *rig.device, folder);
+    EXPECT_EQ(loaded.device.spikes, 2);
+    EXPECT_EQ(loaded.device.spikes_in_row, deviations > 0 ? 2 : 0);
+    EXPECT_EQ(engine.read_state().spikes_in_row, loaded.device.spikes_in_row);
+    EXPECT_EQ(loaded.window.has_value(), deviations > 0);
+  }
+}
+
 TEST(RunState, StoresNonFiniteValues) {
   RunState state{.micro_batch_size = 1};
   state.device.loss_scale = 1;
