@@ -1,6 +1,8 @@
 // Causal attention over sequences described by spans: packed documents, sliding windows, key/value caches and query/key
 // offsets are all rows of one small table. Never materializes the T x T scores [Dao et al. 2022].
 #pragma once
+#include <algorithm>
+
 #include "base/sparse_pattern.h"
 #include "ops/op.h"
 
@@ -28,10 +30,15 @@ struct AttentionShape {
 ATHANOR_HOST_DEVICE inline int64_t unseen_from(const AttentionShape& s, int64_t k) {
   return s.window ? k + s.window : seen_until(s.sparse, k);
 }
-// Returns the visible fraction of the query-key pairs of a span of `keys` keys, for cost(). seen: without a sparse
-// pattern.
+// Returns the visible fraction of the query-key pairs of a span of `keys` keys, for cost(). seen: without a window or
+// sparse pattern; 0.5 is causal, 1 stands for earlier keys, of which a window shows each query at most its length.
 inline double visible_fraction(const AttentionShape& s, double seen, double keys) {
-  if (s.sparse.group == 0 || keys < 1) return seen;
+  if (keys < 1) return seen;
+  if (s.window > 0) {
+    const double w = std::min(double(s.window) / keys, 1.0);
+    return w - (1 - seen) * w * w;
+  }
+  if (s.sparse.group == 0) return seen;
   const auto t = int64_t(keys);
   return seen * visible_pairs(s.sparse, t) / visible_pairs({}, t);
 }
@@ -85,7 +92,7 @@ struct AttentionFwd {
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.amax("amax", amax);
   }
-  // Upper bound: assumes that the spans share all keys equally.
+  // Assumes that the spans share all keys equally, which is the least possible; empty rows of the table count as spans.
   Cost cost() const {
     const double keys = double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
     return {4.0 * visible_fraction(shape, seen, keys) * double(q.numel()) * keys, traffic(*this)};

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "ops/attention.h"
+
 namespace athanor {
 namespace {
 
@@ -60,6 +62,37 @@ TEST(Flops, SparsePatternsMatchCountedPairs) {
       EXPECT_DOUBLE_EQ(one.causal, 12 * (double(pairs) / double(t) - 0.5)) << "T " << t << " group " << group;
       EXPECT_DOUBLE_EQ(one.full, 2 * one.causal);
     }
+}
+
+// Limits of launches and MFU must count the same pairs: 4 of the 12 operations are those of the forward launch, and 10,
+// with the recomputed scores, those of the backward launch.
+TEST(Flops, AttentionLaunchesCostWhatTheLayerCounts) {
+  constexpr int64_t kTokens = 256, kHeads = 2, kDim = 8, kSequences = 3;
+  struct Mask {
+    int64_t window = 0;
+    SparsePattern sparse = {};
+  };
+  const Tensor x{nullptr, DType::bf16, {kSequences * kTokens, kHeads * kDim}};
+  const Tensor spans{nullptr, DType::i32, {kSequences, kSpanWords}};
+  for (const Mask& mask : {Mask{}, Mask{.window = 1}, Mask{.window = 64}, Mask{.window = kTokens},
+                           Mask{.window = 5 * kTokens}, Mask{.sparse = {.group = 32, .summary = 4}}}) {
+    const AttentionShape shape{
+        .heads = kHeads, .kv_heads = kHeads, .head_dim = kDim, .window = mask.window, .sparse = mask.sparse};
+    const double counted =
+        attention_training_flops_per_token(
+            {.heads = kHeads, .head_dim = kDim, .seq_length = kTokens, .window = mask.window, .sparse = mask.sparse})
+            .causal *
+        kSequences * kTokens;
+    AttentionFwd forward{.shape = shape};
+    AttentionBwd backward{.shape = shape};
+    forward.q = forward.k = forward.v = backward.q = backward.k = backward.v = x;
+    forward.spans = backward.spans = spans;
+    EXPECT_NEAR(forward.cost().flops / counted, 4. / 12, 1e-12) << "a window of " << mask.window;
+    EXPECT_NEAR(backward.cost().flops / counted, 10. / 12, 1e-12) << "a window of " << mask.window;
+    forward.seen = 1;  // ring attention: keys of earlier tokens
+    EXPECT_LE(forward.cost().flops,
+              4. * double(x.numel() * std::min(kTokens, mask.window > 0 ? mask.window : kTokens)));
+  }
 }
 
 TEST(Flops, WindowOfTheSequenceLengthChangesNothing) {
