@@ -149,7 +149,7 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.sent_to_stages = sent_to_stages(engine);
   p.update = end + host.exposed;
   p.recompute = engine.options().recompute;
-  p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
+  p.flops_per_token = flops_per_token(engine, seq_length_).causal;
   const double concurrent = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
   const double gemms = in_turns_ ? 0 : min_update_gemm_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;

@@ -58,7 +58,7 @@ struct Prediction {
   double launching = 0;                         // seconds between kernels
   double slowed = 0;                            // seconds that computation loses to concurrent communication
   Recompute recompute = {};
-  double flops_per_token = 0;
+  double flops_per_token = 0;  // causal count, with the forward pass of a teacher that runs
   // The parts of `exposed` by kind of parallelism: data, context, tensor, expert and pipeline parallelism. `data`
   // includes all gradient reductions except over the pipeline ranks.
   struct Waits {

@@ -1,4 +1,6 @@
 """A student learns from a run's checkpoint or its cached logits: log, exact resume, and teachers that cannot teach."""
+import json
+
 from harness import ERROR, ROOT, USAGE, SystemTest
 
 
@@ -20,6 +22,9 @@ class DistillationTest(SystemTest):
         self.assertEqual(*weights)
         out = self.run_program("plan", config, "--set", "distillation.teacher=teacher").out
         self.assertIn("teacher", out)
+        plan = json.loads(self.run_program("plan", "--gpu", "h200", "--ranks", "1", "--json", *student[1:]).out)
+        step = next(r for r in self.records("whole") if r["event"] == "step")
+        self.assertAlmostEqual(plan["flops_per_token"] * step["tokens_per_second"] / (step["tflops"] * 1e12), 1, 6)
         self.run_program("eval", "whole", "--data", "data/text_val_000000.bin")  # needs no teacher
 
     def test_incompatible_teachers_are_refused_before_the_first_step(self):
