@@ -338,6 +338,16 @@ FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
   return flops;
 }
 
+FlopCount flops_of_step(const Config& c, const FlopCount& last, int64_t step) {
+  if (c.sliding_window_schedule.empty()) return last;
+  ModelConfig now = c.model;
+  now.sliding_window = sliding_window_at(c, step);
+  const FlopCount with_last = attention_flops_per_token(c.model, c.seq_length),
+                  with_now = attention_flops_per_token(now, c.seq_length);
+  return {.causal = last.causal - with_last.causal + with_now.causal,
+          .full = last.full - with_last.full + with_now.full};
+}
+
 namespace {
 
 // Sizes at which a GEMM and a copy reach the full rate within a few milliseconds.

@@ -76,6 +76,9 @@ std::string attention_words(Engine&, Tuning*);
 FlopCount flops_per_token(Model&, int64_t seq_length);
 FlopCount flops_per_token(Engine&, int64_t seq_length);  // includes the forward pass of a teacher that runs
 FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // sum over all layers
+// Returns the FLOPs per token of the step after `step` others, whose window sliding_window_schedule sets. last: those
+// with the last window. Attention counts over whole sequences, also while a curriculum cuts them.
+FlopCount flops_of_step(const Config&, const FlopCount& last, int64_t step);
 
 // Returns the denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is
 // unknown (0) the data sheet's peak, else a measured GEMM's rate.

@@ -323,15 +323,16 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   const double tokens = double(launched.sequences * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
+  const FlopCount per_token = flops_of_step(config_, flops_, state_.step - 1);
   Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->devices(), .peak_flops = peak_flops_};
-  if (const double flops = utilization(flops_, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
+  if (const double flops = utilization(per_token, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
     metrics_.event({.kind = EventKind::warn,
                     .step = state_.step,
                     .text = cat("MFU refers to ", format_count(flops), "FLOP/s from here on, which this step reached; ",
                                 "before to ", format_count(peak_flops_), "FLOP/s, which was measured")});
     speed.peak_flops = peak_flops_ = state_.peak.flops = flops;
   }
-  const Utilization use = utilization(flops_, speed);
+  const Utilization use = utilization(per_token, speed);
   StepMetrics m;
   m.step = state_.step;
   m.total_steps = config_.train_iters;

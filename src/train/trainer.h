@@ -174,7 +174,7 @@ class Trainer {
   StepRequests requests_;
   bool each_alone_ = false;  // each step is collected before the next one is launched
   RunState state_;
-  FlopCount flops_;
+  FlopCount flops_;  // per token, with the last window
   double peak_flops_ = 0;
   PhaseClock clock_;
   std::unique_ptr<Loader> loader_;

@@ -18,6 +18,29 @@ TEST(EngineOptions, LossScaleIsDynamicUnlessGiven) {
   EXPECT_EQ(engine_options(config, true).loss_scale, 128);
 }
 
+// The FLOPs of a step are those of a run that has the step's window throughout.
+TEST(FlopsOfStep, FollowTheScheduleOfWindows) {
+  Config c = parse_config(R"({"model": {"model_type": "athanor", "vocab_size": 257, "hidden_size": 64,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256,
+      "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"]}, "seq_length": 256,
+      "global_batch_size": 8, "train_iters": 10, "save": "", "learning_rate": 0.01, "train_data": "data/*.bin"})",
+                          "test", "", std::vector<std::string>{});
+  const auto whole = [&](int64_t window) {
+    ModelConfig m = c.model;
+    m.sliding_window = window;
+    return flops_per_token(*make_model(m), 256);
+  };
+  const FlopCount last = whole(128), first = whole(16);
+  ASSERT_LT(first.causal, last.causal);
+  EXPECT_EQ(flops_of_step(c, last, 0).causal, last.causal);
+  c.sliding_window_schedule = {{.from_step = 0, .tokens = 16}, {.from_step = 2, .tokens = 128}};
+  for (const int64_t step : {0, 1, 2, 9}) {
+    const FlopCount expected = step < 2 ? first : last, got = flops_of_step(c, last, step);
+    EXPECT_NEAR(got.causal / expected.causal, 1, 1e-12) << "step " << step;
+    EXPECT_NEAR(got.full / expected.full, 1, 1e-12) << "step " << step;
+  }
+}
+
 TEST(MeshSizes, DivideRanksAsConfigured) {
   Config config;
   EXPECT_EQ(mesh_sizes(config, 1), (MeshSizes{}));
