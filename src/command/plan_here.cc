@@ -21,10 +21,11 @@ Config alone(const Config& config) {
 }
 
 Roofline measured_rates(const Config& c, const Backend& here) {
-  const DType compute = make_recipe(name_of(c.precision), DType::f32).compute;
+  const Recipe recipe = make_recipe(name_of(c.precision), DType::f32);
+  const DType compute = recipe.compute;
   const AttentionShape shape{c.model.num_attention_heads, c.model.num_key_value_heads, c.model.head_dim};
   const AttentionRates attention = measure_attention(here, shape, compute, c.seq_length);
-  return {.most = measure_ceilings(here, compute),
+  return {.most = measure_ceilings(here, compute, recipe.low_precision()),
           .attention_forward = attention.forward,
           .attention_backward = attention.backward};
 }

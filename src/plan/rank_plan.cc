@@ -117,12 +117,13 @@ void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& o
 }
 
 double RankPlan::measured_gemms(const Backend& here) const {
-  double flops = 0, seconds = 0;
+  double least = 0, seconds = 0;  // least: at the rates of large GEMMs
   for (const GemmUse& use : gemms_of_step(*stages_[0]->engine)) {
-    flops += double(use.launches) * use.op.cost().flops;
+    const Factors factors = use.quantized ? here.ops.plan_scaled_gemm(*use.quantized).factors : Factors::matrices;
+    least += double(use.launches) * use.op.cost().flops / limits_.most.flops_of(factors);
     seconds += double(use.launches) * time_gemm(here, use).seconds;
   }
-  return seconds > 0 ? flops / seconds / limits_.most.flops : 1;
+  return seconds > 0 ? least / seconds : 1;
 }
 
 Prediction RankPlan::with(const Assumptions& assumed) const {

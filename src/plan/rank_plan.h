@@ -86,7 +86,8 @@ class RankPlan {
   Prediction with(const Assumptions&) const;
   const Assumptions& assumed() const { return assumed_; }  // the cluster's assumptions
   void assume(const Assumptions& assumed) { assumed_ = assumed; }
-  // Rate of the step's own GEMMs, each timed in isolation on this machine, as a fraction of the rate of a large GEMM.
+  // Rate of the step's own GEMMs, each timed in isolation on this machine, as a fraction of the rate of a large GEMM
+  // with the same kind of operands.
   double measured_gemms(const Backend&) const;
   Prediction expected() const { return with(assumed_); }
 

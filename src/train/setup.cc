@@ -421,14 +421,14 @@ double mfu_peak(const Config& c, Backend backend, DType compute, double most_flo
 
 Ceilings measure_ceilings(Backend backend, DType compute, bool quantized) {
   Ceilings most{measure_gemm_flops(backend, compute), measure_copy_bytes(backend)};
-  if (!quantized || backend.device.unified()) return most;
+  if (!quantized) return most;
   most.quantized = measure_quantized_flops(backend), most.floats = measure_gemm_flops(backend, DType::f32, false);
   return most;
 }
 
 Ceilings ceilings(Backend backend, DType compute, bool quantized) {
   const Device& device = backend.device;
-  if (device.unified()) return measure_ceilings(backend, compute);
+  if (device.unified()) return measure_ceilings(backend, compute, quantized);
   const auto known = [](double sheet, auto&& measure) { return sheet > 0 ? sheet : measure(); };
   Ceilings most{known(device.peak_flops(compute), [&] { return measure_gemm_flops(backend, compute); }),
                 known(device.peak_bytes(), [&] { return measure_copy_bytes(backend); })};

@@ -84,7 +84,7 @@ FlopCount flops_of_step(const Config&, const FlopCount& last, int64_t step);
 // unknown (0) the data sheet's peak, else a measured GEMM's rate.
 double mfu_peak(const Config&, Backend, DType compute, double most_flops);
 // Returns peak rates, measured in a tenth of a second: a large GEMM of random values, and a copy larger than the
-// caches; with `quantized` also GEMMs of FP8 values, if the GPU supports them, and of f32.
+// caches; with `quantized` also GEMMs of FP8 values, if the device supports them, and of f32.
 Ceilings measure_ceilings(Backend, DType compute, bool quantized = false);
 // Returns peak rates from the data sheet if the device is known, else measured ones.
 Ceilings ceilings(Backend, DType compute, bool quantized = false);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/threads.h"
+#include "cpu/make_cpu.h"
 
 namespace athanor {
 namespace {
@@ -39,6 +40,16 @@ TEST(FlopsOfStep, FollowTheScheduleOfWindows) {
     EXPECT_NEAR(got.causal / expected.causal, 1, 1e-12) << "step " << step;
     EXPECT_NEAR(got.full / expected.full, 1, 1e-12) << "step " << step;
   }
+}
+
+// A CPU decodes FP8 values to f32 and multiplies these, at another rate than bf16.
+TEST(Ceilings, IncludeTheRateOfDequantizedValuesOnACpu) {
+  const CpuBackend cpu = make_cpu({.threads = 1});
+  ProcessMesh mesh(make_single(*cpu.device), {});
+  const Ceilings most = ceilings({*cpu.device, *cpu.ops, mesh}, DType::bf16, true);
+  EXPECT_EQ(most.quantized, 0);
+  EXPECT_GT(most.floats, 0);
+  EXPECT_EQ(most.flops_of(Factors::floats), most.floats);
 }
 
 TEST(MeshSizes, DivideRanksAsConfigured) {
