@@ -30,11 +30,13 @@ std::string text_of(double value, const char* format = "%.4g") {
 
 std::string utc(double seconds) { return seconds == 0 ? "-" : format_time(seconds, TimeZone::utc); }
 
+// Returns the median of the finite values: the mean of the middle two for an even count.
 double median(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
   if (values.empty()) return kUnknown;
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
-  return values[values.size() / 2];
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
 std::vector<double> column(const RunRecords& run, double (*value)(const StepMetrics&)) {

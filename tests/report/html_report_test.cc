@@ -40,6 +40,16 @@ RunRecords sample(const std::string& name, int64_t steps) {
   return run;
 }
 
+TEST(Report, SummarizesSpeedByTheMedian) {
+  RunRecords run = sample("run", 3);
+  for (size_t i = 0; i < 3; ++i) run.steps[i].tokens_per_second = 100. * double(i + 1), run.steps[i].mfu = NAN;
+  run.steps[1].mfu = 0.1, run.steps[2].mfu = 0.3;
+  const std::string odd = html_report(std::vector{run});
+  EXPECT_NE(odd.find("<td>200</td><td>20.0%</td>"), std::string::npos) << "NaN does not count";
+  run.steps.resize(2);
+  EXPECT_NE(html_report(std::vector{run}).find("<td>150</td><td>10.0%</td>"), std::string::npos);
+}
+
 TEST(Report, DrawsTheLossOfEachSource) {
   RunRecords run = sample("mixed", 60);
   EXPECT_EQ(html_report(std::vector{run}).find("by source"), std::string::npos);
