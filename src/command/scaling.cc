@@ -59,16 +59,19 @@ void print_for_parameters(double parameters, double rate) {
   print_row("Hoffmann et al. 2022, 20 tokens each", {parameters, kTokensPerParameter * parameters}, rate);
 }
 
-// Evaluates a configured run by the same laws.
+// Evaluates a configured run by the same laws. Of experts, only those that a token meets count: the laws are of dense
+// models, whose tokens meet every parameter, and count 6 operations for each.
 double print_config(const ScalingArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const auto model = make_model(config.model);
-  const double parameters = double(parameter_count(config.model));
+  const double parameters = double(active_parameter_count(config.model));
   const double tokens = double(samples_after(config, config.train_iters)) * double(config.seq_length);
   const double flops = flops_per_token(*model, config.seq_length).causal * tokens;
-  std::printf("%s: %s parameters, %s tokens (%.1f a parameter), %s FLOP with attention", args.config.c_str(),
-              format_count(parameters).c_str(), format_count(tokens).c_str(), tokens / parameters,
-              format_count(flops).c_str());
+  const std::string all =
+      config.model.num_experts > 0 ? cat(" of ", format_count(double(parameter_count(config.model)))) : "";
+  std::printf("%s: %s%s parameters%s, %s tokens (%.1f a parameter), %s FLOP with attention", args.config.c_str(),
+              format_count(parameters).c_str(), all.c_str(), all.empty() ? "" : " meet a token",
+              format_count(tokens).c_str(), tokens / parameters, format_count(flops).c_str());
   if (args.rate > 0) std::printf(", %s at this rate", format_duration(flops / args.rate).c_str());
   std::printf("\n");
   print_head("the run by the same laws");

@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,17 @@ class ScalingTest(SystemTest):
         self.assertIn("20.0", self.run_program("scaling", "--parameters", "1e9").out)
         self.assertIn("the run by the same laws", self.run_program("scaling", self.make_config()).out)
         self.assertIn("Hoffmann", self.run_program("scaling", "--help").out)
+
+    def test_scaling_counts_the_experts_that_a_token_meets(self):
+        """The FLOPs of the laws are near those of the run, which have attention but not the embedding."""
+        config = self.make_config(model={"model_type": "mixtral", "intermediate_size": 64, "num_local_experts": 8,
+                                         "num_experts_per_tok": 2})
+        out = self.run_program("scaling", config).out
+        self.assertIn("parameters meet a token", out)
+        units = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+        number, unit = re.search(r"([0-9.]+)([kMGT]?) FLOP with attention", out).groups()
+        law, of_law = re.search(r"best use of ([0-9.]+)([kMGT]?) FLOP", out).groups()
+        self.assertLess(float(law) * units[of_law], 1.5 * float(number) * units[unit])
 
     def test_scaling_without_a_target_is_refused(self):
         self.refused("scaling", code=USAGE, says=["--parameters", "--flops"])
