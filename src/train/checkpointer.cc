@@ -383,10 +383,14 @@ Checkpointer::Committed Checkpointer::commit() {
 // failed (the only sign of an exceeded quota): first those that would be removed after the save anyway, then one more
 // if that is not enough. One complete checkpoint always remains.
 void Checkpointer::make_room() const {
-  constexpr int64_t kBesides = 1 << 16, kPerTensor = 512;  // upper bounds for manifest and headers
+  // Upper bounds for manifest, headers and indexes, which take about 380 bytes per tensor, 120 more with several ranks.
+  constexpr int64_t kBesides = 1 << 16, kPerTensor = 768;
   if (options_.keep_latest == 0 || !prune_ || diverged_) return;
-  int64_t need = tensor_bytes(engine_.model().params()) + kBesides + kPerTensor * int64_t(pieces_.size()) +
-                 int64_t(extras_.hf_config.size() + extras_.resolved_config.size() + extras_.tuning.size());
+  int64_t need = tensor_bytes(engine_.model().params()) + kBesides;
+  for (const File& file : files_) need += kPerTensor * int64_t(file.items.size());
+  for (const std::string* text :
+       {&extras_.hf_config, &extras_.resolved_config, &extras_.tuning, &extras_.adapter, &state_})
+    need += int64_t(text->size());
   for (const TokenizerFile& file : extras_.tokenizer) need += int64_t(file.content.size());
   const auto lacks = [&] { return free_bytes(options_.root).value_or(need) < need; };
   const auto remove = [&](int64_t keep) {

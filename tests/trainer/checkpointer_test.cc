@@ -362,5 +362,33 @@ TEST_F(CheckpointerTest, OldCheckpointsAreDeletedFirstIfTheNewOneDoesNotFit) {
   }
 }
 
+// A disk with just too little room for the last checkpoint's size cannot hold another one of that size.
+TEST_F(CheckpointerTest, OldCheckpointsMakeRoomForAllFilesOfTheNewOne) {
+  SaveExtras extras;
+  extras.adapter = std::string(size_t{1} << 20, ' ');
+  int64_t size = 0;
+  run(1, 0, false, "run", [&](Engine&, Checkpointer& saves) {
+    for (const int64_t step : {1, 2}) {
+      saves.begin(at(step), "", extras, {});
+      saves.finish();
+    }
+    for (const auto& file : std::filesystem::directory_iterator(root("run") + "/" + step_folder(2)))
+      size += int64_t(file.file_size());
+  });
+  run(
+      1, 0, false, "run",
+      [&](Engine&, Checkpointer& saves) {
+        size_t while_writing = 0;
+        bytes_free = size - 1;
+        saves.begin(at(3), "", extras, {.at_point = [&](std::string_view point) {
+                      if (point == "begin") while_writing = list_checkpoints(root("run")).size();
+                    }});
+        saves.finish();
+        bytes_free = -1;
+        EXPECT_EQ(while_writing, 1u) << size;
+      },
+      2);
+}
+
 }  // namespace
 }  // namespace athanor
