@@ -57,8 +57,8 @@ OffloadTime offload_time(const Engine& engine, const Roofline& limits) {
   const double compute = (least_sum(planned_rows(engine, limits)) - least_update_seconds(engine, limits)) / micros;
   if (units) add_units(time, engine, limits.host_bytes, compute);
   if (units) return time;
-  const double forward = compute / 4;  // recomputed blocks: two forwards, and a backward of twice that time
-  time.inputs_exposed = micros * (std::max(0.0, inputs - forward) + std::max(0.0, inputs - 3 * forward));
+  const double forward = compute * forward_share(engine.options().recompute);
+  time.inputs_exposed = micros * (std::max(0.0, inputs - forward) + std::max(0.0, inputs - (compute - forward)));
   return time;
 }
 

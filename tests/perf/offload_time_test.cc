@@ -67,6 +67,30 @@ TEST(OffloadTime, UnitTransfersCountWhatForwardAndBackwardDoNotHide) {
   EXPECT_NEAR(offload_time(*large, limits).units_exposed, waited, 0.1 * waited);
 }
 
+// Forward is a quarter of a micro-batch if all blocks repeat it, and 4 / 13 if one block of four does.
+TEST(OffloadTime, InputsAreHiddenByForward) {
+  const GpuSpec& gpu = find_gpu("rtx4090");
+  const DescribedBackend backend = describe(gpu);
+  ProcessMesh mesh(make_single(*backend.device), {});
+  for (const auto& [every, shown] : {std::pair{1, 0.03}, {4, 0.0}}) {
+    const Config c = parse_config(
+        R"({"model": {"model_type": "llama", "vocab_size": 4096, "hidden_size": 1024,
+        "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
+        "max_position_embeddings": 512}, "seq_length": 512, "train_iters": 8, "save": "", "global_batch_size": 8,
+        "offload": {"activations": "cpu"}, "recompute_granularity": "full", "learning_rate": 0.01, "precision": "bf16",
+        "micro_batch_size": 4, "train_data": "data/*.bin"})",
+        "test", "", std::vector<std::string>{cat("recompute_num_layers=", every)});
+    const auto engine = make_engine(c, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
+    engine->memory();
+    Roofline limits = limits_of(gpu, 128, 512);
+    const double computing = least_sum(planned_rows(*engine, limits)) - least_update_seconds(*engine, limits);
+    limits.host_bytes = 2 * double(engine->offloaded_inputs()) / (0.28 * computing);  // two micro-batches
+    const OffloadTime time = offload_time(*engine, limits);
+    EXPECT_NEAR(time.inputs, 0.28 * computing, 1e-9 * computing);
+    EXPECT_NEAR(time.inputs_exposed, shown * computing, 1e-9 * computing) << "1 block of " << every;
+  }
+}
+
 TEST(OffloadTime, IsHiddenForLargeEnoughBatches) {
   // 4 sequences take 2 s, the end of a step 1 s plus 0.5 s of exposed transfers, which are 5 % of a step of 10 s.
   const double batch = hiding_batch({.link = 1, .exposed = 0.5}, 0.05, 4, 2, 1);
