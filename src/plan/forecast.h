@@ -20,7 +20,7 @@ struct Sensitivity {
 
 struct Forecast {
   Prediction expected;
-  double bound = 0;                    // seconds of the step at ideal rates
+  double bound = 0;                    // seconds of the step at ideal rates, or at the assumed ones if these are better
   double fastest = 0, slowest = 0;     // range of the step in seconds, if all assumptions are off by a fifth,
                                        // independently
   std::vector<Sensitivity> sensitive;  // largest effect on the step first; those without effect are omitted

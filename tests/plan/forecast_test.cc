@@ -70,6 +70,13 @@ TEST(PlanForecast, UsesGivenAssumptions) {
   EXPECT_NEAR(half.expected().step(), 2 * half.with({}).step(), 0.02 * half.expected().step());
 }
 
+TEST(PlanForecast, IsNotBelowTheBoundOfBetterAssumptions) {
+  const RankPlan fast(blocks(), h100s(1, {"gemms=1.5", "launch=0"}));
+  const Forecast f = forecast(fast);
+  EXPECT_LT(f.expected.step(), fast.with({}).step());
+  EXPECT_LE(f.bound, f.expected.step());
+}
+
 TEST(PlanChanges, MatchPlansOfTheChangedConfiguration) {
   const Config c = blocks({"zero_stage=1"});
   const Cluster on = h100s(8);
