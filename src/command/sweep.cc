@@ -41,13 +41,7 @@ struct Outcome {
 
   bool done() const { return records && records->ended() && records->events.back().text.starts_with("done"); }
   double loss() const { return records && !records->steps.empty() ? records->steps.back().loss : kUnknown; }
-  double best_valid() const {
-    double best = kUnknown;
-    if (records)
-      for (const EvalMetrics& e : records->evals)
-        if (!e.name.starts_with(kOneSource) && std::isfinite(e.loss) && !(e.loss >= best)) best = e.loss;
-    return best;
-  }
+  double best_valid() const { return records ? athanor::best_valid(*records).loss : kUnknown; }
   double rank() const {
     const double value = std::isfinite(best_valid()) ? best_valid() : loss();
     return std::isfinite(value) ? value : INFINITY;

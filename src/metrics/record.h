@@ -65,9 +65,10 @@ struct StepMetrics {
   double time = 0;                 // Unix seconds; 0: MetricFanOut fills it
 };
 
-// Prefix of the names of evaluations of a single entry, if valid_data has several; the mean over all entries is
-// "valid".
+// Prefix of the names of evaluations of a single entry, if valid_data has several, and the name of those of all
+// entries.
 inline constexpr std::string_view kOneSource = "valid/";
+inline constexpr std::string_view kAllSources = "valid";
 
 // One evaluation of one validation set.
 struct EvalMetrics {

@@ -138,6 +138,13 @@ bool parse_record(std::string_view line, RunRecords& into) {
   return true;
 }
 
+EvalMetrics best_valid(const RunRecords& run) {
+  EvalMetrics best;
+  for (const EvalMetrics& e : run.evals)
+    if (e.name == kAllSources && std::isfinite(e.loss) && !(e.loss >= best.loss)) best = e;
+  return best;
+}
+
 void warn_of_unreadable_lines(const RunRecords& run) {
   if (run.unreadable_lines > 0)
     log::warn(run.name, ": metrics.jsonl: ", run.unreadable_lines,

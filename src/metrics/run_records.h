@@ -29,6 +29,9 @@ struct RunRecords {
 // Reads a run's folder. Throws Error(usage) if it has no metrics.jsonl.
 RunRecords read_run(const std::string& folder);
 
+// Returns the evaluation of the validation set with the lowest loss; its loss is NaN if there is none.
+EvalMetrics best_valid(const RunRecords&);
+
 // Logs the number of invalid lines of metrics.jsonl, if there are any.
 void warn_of_unreadable_lines(const RunRecords&);
 

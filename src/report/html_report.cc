@@ -148,9 +148,7 @@ class Page {
   }
 
   static std::string best_eval(const RunRecords& run) {
-    EvalMetrics best;
-    for (const EvalMetrics& e : run.evals)
-      if (!e.name.starts_with(kOneSource) && std::isfinite(e.loss) && !(e.loss >= best.loss)) best = e;
+    const EvalMetrics best = best_valid(run);
     return std::isfinite(best.loss_error) ? cat(text_of(best.loss), " ± ", text_of(best.loss_error))
                                           : text_of(best.loss);
   }

@@ -50,6 +50,20 @@ TEST(Report, SummarizesSpeedByTheMedian) {
   EXPECT_NE(html_report(std::vector{run}).find("<td>150</td><td>10.0%</td>"), std::string::npos);
 }
 
+// Losses of answers to questions, and of single entries of valid_data, are no losses of the validation set.
+TEST(RunRecords, BestEvaluationIsOfTheValidationSet) {
+  RunRecords run = sample("run", 3);
+  run.evals = {{.step = 1, .loss = 3.5},
+               {.step = 1, .name = "choices", .loss = 1.25},
+               {.step = 1, .name = cat(kOneSource, "web"), .loss = 2},
+               {.step = 2, .loss = 3.25},
+               {.step = 3, .loss = NAN}};
+  EXPECT_EQ(best_valid(run).step, 2);
+  EXPECT_NE(html_report(std::vector{run}).find("<td>3.25</td>"), std::string::npos);
+  run.evals = {{.step = 1, .name = "choices", .loss = 1.25}};
+  EXPECT_TRUE(std::isnan(best_valid(run).loss));
+}
+
 TEST(Report, DrawsTheLossOfEachSource) {
   RunRecords run = sample("mixed", 60);
   EXPECT_EQ(html_report(std::vector{run}).find("by source"), std::string::npos);
