@@ -1,5 +1,7 @@
 #include "device/gpu_specs.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 
 #include "base/error.h"
@@ -23,6 +25,7 @@ constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
 // sparsity.
 
 constexpr GpuSpec kGpus[] = {
+    {"GB200", 2500 * kTera, 1250 * kTera},
     {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 182630 * kMiB, 148, kGemms * 2250 * kTera, kCopies * 8e12,
      900e9, 50e9, kPcie5, 100, 4500 * kTera, 75 * kTera},
     {"H200 NVL", 835.5 * kTera, 417.7 * kTera},
@@ -47,12 +50,24 @@ constexpr GpuSpec kGpus[] = {
     {"RTX 5090", 209.5 * kTera, 104.8 * kTera},
 };
 
+// True if the words of `name` occur in the text: those of "A40" do not occur in "NVIDIA RTX A4000".
+bool has_words(std::string_view text, std::string_view name) {
+  const auto in_word = [&](size_t at) {
+    return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at]));
+  };
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1))
+    if (!(at > 0 && in_word(at - 1)) && !in_word(at + name.size())) return true;
+  return false;
+}
+
 }  // namespace
 
 const GpuSpec* find_gpu_named(std::string_view driver_name) {
-  for (const GpuSpec& gpu : kGpus)
-    if (driver_name.find(gpu.name) != std::string_view::npos) return &gpu;
-  return nullptr;
+  // A laptop's GPU is a smaller chip than the card of that name, and an instance of MIG is a part of a GPU.
+  if (has_words(driver_name, "Laptop") || has_words(driver_name, "MIG")) return nullptr;
+  const auto* const found =
+      std::ranges::find_if(kGpus, [&](const GpuSpec& gpu) { return has_words(driver_name, gpu.name); });
+  return found == std::end(kGpus) ? nullptr : found;
 }
 
 const GpuSpec& find_gpu(std::string_view key) {

@@ -10,7 +10,7 @@
 namespace athanor {
 
 struct GpuSpec {
-  const char* name;           // substring of the driver's name for the GPU
+  const char* name;           // words in the driver's name for the GPU
   double half_flops;          // dense FLOP/s of bf16 and fp16 GEMMs with f32 accumulation
   double tf32_flops;          // dense FLOP/s of TF32 GEMMs
   const char* key = nullptr;  // value of --gpu; null: the fields below are unknown
@@ -32,7 +32,7 @@ struct GpuSpec {
   double sustained(double flops) const { return flops * gemm_flops / half_flops; }
 };
 
-// Returns the first row whose name is a substring of the driver's; null if there is none.
+// Returns the first row whose name occurs in the driver's as whole words; null if there is none.
 const GpuSpec* find_gpu_named(std::string_view driver_name);
 
 // Looks up by key. Throws Error(usage) that lists the known keys.
