@@ -98,8 +98,9 @@ struct Place {
     described = describe(description);
     if (!mesh) mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     network = {description.link_bytes, description.network_bytes, kGpusPerNode};
-    limits = limits_of(description, config.model.head_dim, config.seq_length);
-    most_flops = description.peak_flops(make_recipe(name_of(config.precision), DType::f32).compute);
+    const Recipe recipe = make_recipe(name_of(config.precision), DType::f32);
+    limits = limits_of(description, config.model.head_dim, config.seq_length, recipe);
+    most_flops = description.peak_flops(recipe.compute);
   }
   Backend backend() const {
     if (!machine) return {*described.device, *described.ops, *mesh, described.tuning, nullptr, network};

@@ -59,9 +59,10 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
 
 // Prints the GPU figures that the model uses.
 void print_rates(const Config& c, const Cluster& on) {
-  const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
+  const Recipe recipe = engine_options(c, true).recipe;
+  const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length, recipe);
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
-  const bool quantized = engine_options(c, true).recipe.low_precision() && limits.most.quantized > 0;
+  const bool quantized = recipe.low_precision() && limits.most.quantized > 0;
   std::printf(
       "of a GPU: GEMMs %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
       "used, %s of it by runtime_reserve_mib\n",

@@ -130,16 +130,18 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 
 }  // namespace
 
-Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
+Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length, const Recipe& recipe) {
+  const double gemms =
+      recipe.compute != DType::f32 ? gpu.gemm_flops : gpu.sustained(recipe.tf32 ? gpu.tf32_flops : gpu.f32_flops);
   const PublishedRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
   const double dim = head_dim < 128 ? 64 : 128;
   const double share = 1e12 * seconds_of_score(kGemmsThere, kPlainThere, 90, dim) /
                        seconds_of_score(gpu.gemm_flops, gpu.f32_flops, gpu.capability, dim);
   // Filling a pipeline and writing a tile take time, so an SM reaches a lower rate with a smaller K.
-  const double speed = gpu.gemm_flops / double(gpu.multiprocessors) / (kGemmsThere / kMultiprocessorsThere);
-  return {.most = {gpu.gemm_flops, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
-          .attention_forward = std::min(gpu.gemm_flops, share * rate_at(rates.forward, double(seq_length))),
-          .attention_backward = std::min(gpu.gemm_flops, share * rate_at(rates.backward, double(seq_length))),
+  const double speed = gemms / double(gpu.multiprocessors) / (kGemmsThere / kMultiprocessorsThere);
+  return {.most = {gemms, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
+          .attention_forward = std::min(gemms, share * rate_at(rates.forward, double(seq_length))),
+          .attention_backward = std::min(gemms, share * rate_at(rates.backward, double(seq_length))),
           .multiprocessors = gpu.multiprocessors,
           .host_bytes = gpu.host_bytes,
           .pipeline = 192 * speed,

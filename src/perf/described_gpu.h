@@ -7,12 +7,14 @@
 #include "device/gpu_specs.h"
 #include "ops/tuning.h"
 #include "perf/roofline.h"
+#include "tape/recipe.h"
 
 namespace athanor {
 
-// Returns data-sheet limits. The rate of causal attention is interpolated between published values by [head size,
-// sequence length].
-Roofline limits_of(const GpuSpec&, int64_t head_dim, int64_t seq_length);
+// Returns data-sheet limits; the recipe decides whether GEMMs run at the rate of 16-bit values, of TF32 or of f32. The
+// rate of causal attention is interpolated between published values by [head size, sequence length].
+Roofline limits_of(const GpuSpec&, int64_t head_dim, int64_t seq_length,
+                   const Recipe& recipe = make_recipe("bf16", DType::f32));
 
 struct DescribedBackend {
   std::unique_ptr<Device> device;

@@ -87,7 +87,7 @@ int64_t launches_of_step(const Engine& engine) {
 RankPlan::RankPlan(const Config& c, const Cluster& on)
     : assumed_(on.assumed),
       network_(on.network),
-      limits_(limits_of(on.gpu, c.model.head_dim, c.seq_length)),
+      limits_(limits_of(on.gpu, c.model.head_dim, c.seq_length, make_recipe(name_of(c.precision), DType::f32))),
       seq_length_(c.seq_length),
       described_(describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0)) {
   record(c, on, *described_.device, *described_.ops, described_.tuning);

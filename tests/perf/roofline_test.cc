@@ -71,6 +71,23 @@ TEST(Limit, ScaledGemmsHaveTheirOwnRates) {
   EXPECT_LT(least_seconds(little, limits) / least_seconds(little_codes, limits), 1.6);
 }
 
+// By data sheets, of which an H100 is assumed to sustain 80 %: 989.4, 494.7 and 67 TFLOP/s.
+TEST(Limit, GemmsRunAtTheRateOfThePrecision) {
+  const GpuSpec& gpu = find_gpu("h100");
+  for (const auto& [precision, rate] : {std::pair{"bf16", 989.4e12},
+                                        {"fp16", 989.4e12},
+                                        {"tf32", 494.7e12},
+                                        {"fp32", 67e12},
+                                        {"fp8_tensorwise", 989.4e12}}) {
+    const Roofline limits = limits_of(gpu, 128, 4096, make_recipe(precision, DType::f32));
+    EXPECT_NEAR(limits.most.flops / rate, 0.8, 1e-9) << precision;
+    EXPECT_LE(limits.attention_forward, limits.most.flops) << precision;
+    EXPECT_LE(limits.attention_backward, limits.most.flops) << precision;
+    const double least = least_seconds(product(8192, 8192, 8192), limits);
+    EXPECT_NEAR(least, 2 * std::pow(8192.0, 3) / limits.most.flops, 1e-9 * least) << precision;
+  }
+}
+
 TEST(Limit, AttentionHasItsOwnRate) {
   const Roofline limits = limits_of(find_gpu("h200"), 128, 4096);
   const Launch forward{.op = AttentionFwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};
