@@ -112,6 +112,8 @@ void PrunedWeights::planned() {
   const auto at = std::ranges::find(states, kPrunedState, &StateSpec::name);
   CHECK(at != states.end(), "the mask of pruned weights was not planned");
   state_ = size_t(at - states.begin());
+  for (size_t i = 0; i < states.size(); ++i)
+    if (states[i].name == kEmaState || states[i].name == kAverageMinusWeightState) averages_.push_back(i);
 }
 
 // Returns segments in the order of pieces, and of elements within a piece.
@@ -134,17 +136,22 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments(const ProcessMesh& m
   return all;
 }
 
+// An average contains the weight's values from before it was pruned, so it is masked, too.
 void PrunedWeights::apply(Ctx& c) const {
-  stream_states(c, params_, state_stretches(params_, {.masters = true, .states = {state_}}),
-                [&](const StateStretch& s) {
-                  const ParamStore::Unit& unit = *params_.units()[s.unit];
-                  const ParamStore::State& state = unit.states[state_];
-                  for (const ParamStore::Range& range : state.within(s.range)) {
-                    const Tensor mask = state.on_device(range);
-                    c.run(MaskedFill{.x = unit.masters_on_device(range), .mask = mask});
-                    if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, range), .mask = mask});
-                  }
-                });
+  std::vector<size_t> states = averages_;
+  states.push_back(state_);
+  stream_states(c, params_, state_stretches(params_, {.masters = true, .states = states}), [&](const StateStretch& s) {
+    const ParamStore::Unit& unit = *params_.units()[s.unit];
+    const ParamStore::State& state = unit.states[state_];
+    for (const ParamStore::Range& range : state.within(s.range)) {
+      const Tensor mask = state.on_device(range);
+      c.run(MaskedFill{.x = unit.masters_on_device(range), .mask = mask});
+      if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, range), .mask = mask});
+      for (const size_t average : averages_)
+        for (const ParamStore::Range& part : unit.states[average].within(range))
+          c.run(MaskedFill{.x = unit.states[average].on_device(part), .mask = state.on_device(part)});
+    }
+  });
 }
 
 std::vector<PrunedMatrix> PrunedWeights::matrices(Device& device, const ProcessMesh& mesh,

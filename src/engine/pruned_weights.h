@@ -1,5 +1,5 @@
-// PrunedWeights: keeps pruned weights at zero. The mask is a state of the pruned matrices: sharded, saved and resharded
-// like optimizer states.
+// PrunedWeights: keeps pruned weights and their averages at zero. The mask is a state of the pruned matrices: sharded,
+// saved and resharded like optimizer states.
 #pragma once
 #include <string>
 #include <vector>
@@ -62,6 +62,7 @@ class PrunedWeights {
   std::vector<size_t> group_of_;  // group of each pruned piece
   std::vector<int64_t> sizes_;    // weights per group, over all ranks
   size_t state_ = 0;
+  std::vector<size_t> averages_;  // states that are averages of the weights, or their difference from the weights
 };
 
 }  // namespace athanor

@@ -147,6 +147,28 @@ TEST(Pruning, SplitMastersArePrunedByTheirFp32Value) {
     });
 }
 
+// Averages that began before the pruning are those of evaluations and exports.
+TEST(Pruning, AveragesOfPrunedWeightsAreZero) {
+  for (const Setting& s : {Setting{.type = ModelType::llama, .lr = 0.1, .ema = 0.9},
+                           {.type = ModelType::llama, .lr = 0.1, .tail = 1},
+                           {.type = ModelType::llama, .lr = 0.1, .rule = RuleName::schedule_free_adamw},
+                           {.type = ModelType::llama, .lr = 0.1, .ema = 0.9, .offload = 64}})
+    with_engine(s, {}, [](Engine& engine, const CpuBackend&) {
+      for (int64_t step = 0; step < 4; ++step) {
+        accumulate(engine, step);
+        engine.finish_step();
+        if (step == 1) engine.prune(0.5);
+        if (step < 1) continue;
+        engine.use_averages();
+        int64_t pruned = 0, zero = 0;
+        for (const PrunedMatrix& m : engine.pruned_matrices()) pruned += m.zeros;
+        for (const Matrix& m : matrices(engine)) zero += m.pruned ? zeros(m.values) : 0;
+        EXPECT_EQ(zero, pruned) << "after step " << step;
+        engine.use_weights();
+      }
+    });
+}
+
 TEST(Pruning, UnsupportedMatricesAreRefused) {
   const auto refusal = [](ModelType type, const PruningOptions& pruning) -> std::string {
     try {
