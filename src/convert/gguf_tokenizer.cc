@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "convert/gguf_model.h"
+#include "tokenizer/descriptor.h"
 #include "tokenizer/files.h"
 #include "tokenizer/load.h"
 
@@ -58,6 +63,43 @@ void add_merges(GgufFile& file, SubwordParts& parts) {
   file.set("tokenizer.ggml.merges", merges);
 }
 
+// A file of the folder as JSON; null if there is none.
+nlohmann::json json_in(const std::string& folder, const std::string& name) {
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
+  const std::string path = cat(folder, "/", name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
+  return parse_json_text<nlohmann::json>(read_file(path, kMostBytes), path);
+}
+
+// True if a post-processor of a tokenizer.json puts a special token in front of a text.
+bool puts_token_first(const nlohmann::json& processor) {
+  if (!processor.is_object()) return false;
+  if (const auto parts = processor.find("processors"); parts != processor.end() && parts->is_array())
+    return std::ranges::any_of(*parts, puts_token_first);
+  const auto text = processor.find("single");
+  return text != processor.end() && text->is_array() && !text->empty() && text->front().contains("SpecialToken");
+}
+
+// Whether the folder's tokenizer puts the BOS token in front of a text; nullopt: its files do not say.
+std::optional<bool> puts_bos_first(const std::string& folder) {
+  const nlohmann::json config = json_in(folder, "tokenizer_config.json");
+  if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean())
+    return config["add_bos_token"].get<bool>();
+  std::vector<std::string> names = {"tokenizer.json"};
+  const std::string descriptor = cat(folder, "/", kTokenizerFile);
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(descriptor, ignored))
+    names = parse_descriptor(read_file(descriptor, 1 << 20), descriptor).files;
+  for (const std::string& name : names) {
+    if (!name.ends_with(".json")) continue;
+    const nlohmann::json file = json_in(folder, name);
+    if (file.is_object() && file.contains("model") && file["model"].is_object())
+      return puts_token_first(file.value("post_processor", nlohmann::json()));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
@@ -79,8 +121,9 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   const int64_t bos = m.bos_token_id >= 0 ? m.bos_token_id : eos;
   file.set("tokenizer.ggml.bos_token_id", uint32_t(bos));
   file.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
-  // Text starts with a BOS token if it differs from EOS (Llama 3); if one token serves as both, text starts without it.
-  file.set("tokenizer.ggml.add_bos_token", bos != eos);
+  // Qwen's BOS and EOS tokens differ, and its texts start without BOS. Where no file says, one token that serves as
+  // both is not put first, and a BOS token of its own is (Llama 3's rank file).
+  file.set("tokenizer.ggml.add_bos_token", puts_bos_first(model.path()).value_or(bos != eos));
 }
 
 }  // namespace athanor

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "convert/floats.h"
+#include "convert/gguf_reader.h"
 #include "tests/convert/model_scratch.h"
 
 namespace athanor::test {
@@ -69,6 +70,33 @@ TEST_F(Gguf, EveryFamilyIsWritten) {
 }
 
 // llama.cpp has separate mixture rules for these models.
+TEST_F(Gguf, TextsStartWithBosIfTheTokenizerSaysSo) {
+  ModelConfig m = shape(ModelType::qwen2);
+  m.bos_token_id = 2, m.eos_token_id = 3;
+  fill(m, DType::bf16);
+  const auto adds_bos = [&](const std::string& name, const std::string& settings, const std::string& processor) {
+    const std::string folder = write(name);
+    spill(
+        folder + "/tokenizer.json",
+        cat(R"({"added_tokens": [{"id": 2, "content": "<bos>", "special": true},)",
+            R"({"id": 3, "content": "<eos>", "special": true}], "post_processor": )", processor,
+            R"(, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},)",
+            R"("model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})"));
+    if (!settings.empty()) spill(folder + "/tokenizer_config.json", settings);
+    write_gguf(ModelFolder(folder), at(name + ".gguf"), floats(GgmlType::f32));
+    return GgufReader(at(name + ".gguf")).number("tokenizer.ggml.add_bos_token").value_or(-1);
+  };
+  const std::string first =
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}},)"
+      R"({"Sequence": {"id": "A", "type_id": 0}}]})";
+  EXPECT_EQ(adds_bos("none", "", "null"), 0);
+  EXPECT_EQ(adds_bos("bytes", "", R"({"type": "ByteLevel"})"), 0);
+  EXPECT_EQ(adds_bos("first", "", first), 1);
+  EXPECT_EQ(adds_bos("in_sequence", "", cat(R"({"type": "Sequence", "processors": [)", first, "]}")), 1);
+  EXPECT_EQ(adds_bos("settings", R"({"add_bos_token": false})", first), 0);
+  EXPECT_EQ(adds_bos("settings_on", R"({"add_bos_token": true})", "null"), 1);
+}
+
 TEST_F(Gguf, MixedQuantizationOfExpertsIsRefused) {
   fill(shape(ModelType::mixtral), DType::bf16);
   const ModelFolder model(write("mixtral"));
