@@ -119,8 +119,15 @@ void AdapterFolder::read_peft_config() {
     return value.is_null() || value == false || value.empty() || value == "none" || value == 0;
   };
   for (const char* key : {"bias", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
-                          "megatron_config", "trainable_token_indices", "target_parameters"})
+                          "megatron_config", "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
+                          "arrow_config", "use_qalora", "use_bdlora"})
     if (!is_off(key)) refuse(key, ": ", json_text(json.at(key)), " is not supported");
+  // Other initializations, such as pissa and olora, change the base weights, also when PEFT loads the adapters.
+  const nlohmann::json init = json.value("init_lora_weights", nlohmann::json(true));
+  constexpr std::string_view kOfAdaptersAlone[] = {"gaussian", "eva", "orthogonal"};
+  if (init.is_string() && std::ranges::find(kOfAdaptersAlone, init.get<std::string>()) == std::end(kOfAdaptersAlone))
+    refuse("init_lora_weights: ", json_text(init), " changes the base weights, which is not supported; save the ",
+           "adapters as ordinary ones, by path_initial_model_for_weight_conversion of PEFT's save_pretrained");
   about_.lora.rank = value_of<int64_t>(json, "r", path);
   about_.lora.alpha = value_of<double>(json, "lora_alpha", path);
   const auto says = [&](const char* key) { return json.value(key, nlohmann::json()) == true; };

@@ -203,6 +203,10 @@ TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
   };
   EXPECT_NE(refused("\"use_dora\": false", "\"use_dora\": true").find("lora_magnitude_vector"), std::string::npos);
   EXPECT_NE(refused("\"bias\": \"none\"", "\"bias\": \"all\"").find("bias"), std::string::npos);
+  EXPECT_NE(refused("\"revision\": null", "\"alora_invocation_tokens\": [7]").find("alora"), std::string::npos);
+  const std::string init = "\"init_lora_weights\": ";
+  EXPECT_NE(refused(init + "true", init + "\"pissa_niter_4\"").find("pissa_niter_4"), std::string::npos);
+  EXPECT_EQ(refused(init + "true", init + "\"gaussian\""), "no error");
   EXPECT_NE(refused("\"r\": 3", "\"r\": 4").find("rank 4"), std::string::npos);
   EXPECT_NE(refused("\"r\": 3", "\"r\": \"x\"").find("r:"), std::string::npos);
   EXPECT_NE(refused(base(), folder).find("adapters of adapters"), std::string::npos);
