@@ -171,15 +171,23 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   return write_hf_folder(model, to, options);
 }
 
+// "out" for "out/".
+std::string without_slash(const std::string& path) {
+  std::string plain = fs::path(path).lexically_normal().string();
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  return plain;
+}
+
 // Writes the model under a hidden name, checks it, and renames it to args.to only if it passes.
 int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
-  const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
+  const std::string to = without_slash(args.to);
+  const std::string hidden = cat(parent_dir(to), "/.", base_name(to), ".", getpid(), ".checked");
   int64_t bytes = 0;
   try {
     bytes = write(model, args, hidden);
     const ModelFolder written = args.format == "gguf" ? ModelFolder(hidden, model.config()) : ModelFolder(hidden);
     check_export(model, written, bytes, args.check, args.threads);
-    rename_path(hidden, args.to);
+    rename_path(hidden, to);
   } catch (const Error&) {
     std::error_code ignored;
     fs::remove_all(hidden, ignored);

@@ -405,6 +405,8 @@ class GgufTest(SystemTest):
             self.assertLess(table["bits_per_weight"], 12 if form != "hf" or dtype.startswith("nf4") else 33)
             done = json.loads(self.run_program("eval", name, "--data", "data/*.bin", "--samples", "8", "--json").out)
             self.assertAlmostEqual(done["loss"], table["loss"], places=4, msg=name)
+        self.run_program("export", "run", "new/slash/", "--dtype", "f16", *text)
+        self.assertTrue((self.folder / "new" / "slash" / "config.json").exists(), "the slash is no name of its own")
         self.assertLess(kl["gguf-q8_0.gguf"], 2e-3)
         self.assertLess(kl["gguf-q8_0.gguf"], kl["gguf-q4_0.gguf"])
         self.assertLess(kl["compressed-tensors-w8a16"], kl["compressed-tensors-w4a16"])
