@@ -113,7 +113,8 @@ std::vector<float> gptq_values(const GptqStored& s) {
   for (int64_t c = 0; c < in; ++c) {
     const int64_t group = s.g_idx[size_t(c)];
     for (int64_t r = 0; r < out; ++r) {
-      const int zero = code(s.qzeros[size_t((group * out + r) / in_word)], r) + 1;
+      // Files hold zero - 1 modulo 2^bits: zero 0, of a group without negative values, is stored as 15.
+      const int zero = (code(s.qzeros[size_t((group * out + r) / in_word)], r) + 1) & int(mask);
       const int q = code(s.qweight[size_t(c / in_word * out + r)], c);
       values[size_t(r * in + c)] = s.scales[size_t(group * out + r)] * float(q - zero);
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "convert/gptq_file.h"
 #include "tensor/half.h"
 
 namespace athanor::test {
@@ -111,6 +112,21 @@ TEST(Gptq, ColumnsOfDeadInputsBecomeZero) {
   for (size_t i = 0; i < kIn; ++i) h[7 * kIn + i] = h[i * kIn + 7] = 0;
   const GptqMatrix m = quantized(h, {.group = 16});
   for (size_t r = 0; r < kOut; ++r) EXPECT_EQ(int(m.quantized[r * kIn + 7]), 8);
+}
+
+// Files hold zero - 1 in four bits, so that a zero point of 0 is 15.
+TEST(Gptq, StoredZeroPointsAreReadModuloSixteen) {
+  const GptqStored stored{.qweight = std::vector<int32_t>(8, 0x76543210),  // 0 ... 7 in each output
+                          .qzeros = {0x7777777f},
+                          .g_idx = std::vector<int32_t>(8, 0),
+                          .scales = std::vector<float>(8, 0.5f),
+                          .matrix = {8, 8},
+                          .bits = 4};
+  const std::vector<float> values = gptq_values(stored);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(values[i], 0.5f * float(i)) << "zero point 0";
+    EXPECT_EQ(values[8 + i], 0.5f * (float(i) - 8)) << "zero point 8";
+  }
 }
 
 TEST(Gptq, BytesDoNotDependOnThreads) {
