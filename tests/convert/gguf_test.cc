@@ -293,6 +293,18 @@ TEST_F(Gguf, DamagedFilesAreErrors) {
   }
 }
 
+TEST_F(Gguf, RopeOfAPartOfAHeadIsRefused) {
+  fill(shape(ModelType::llama), DType::f32);
+  write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
+  std::string changed = slurp(at("a.gguf"));
+  const std::string key = "llama.rope.dimension_count";
+  const size_t value = changed.find(key) + key.size() + 4;  // after the key's type
+  ASSERT_EQ(at_byte<uint32_t>(changed, value), 6u);
+  changed[value] = 4;
+  spill(at("b.gguf"), changed);
+  EXPECT_ERROR(ModelFolder(at("b.gguf")), "rope.dimension_count is 4", "6");
+}
+
 TEST_F(Gguf, ModelsUnsupportedByLlamaCppAreRefused) {
   ModelConfig m = shape(ModelType::qwen2);
   m.rope_scaling = {.rope_type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8};
