@@ -2,6 +2,7 @@
 // GGUF file. Opening it checks that weights and config match: every tensor of the model exists once with its shape, and
 // no others do. Weights are read in blocks, so the model is never held in memory as a whole.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -68,6 +69,12 @@ class ModelFolder {
     bool quantized = false, adapted = false;
   };
   const AdapterFolder* adapter() const { return adapter_.get(); }  // adapters merged into the base; may be null
+  const ModelFolder* base() const { return base_.get(); }          // set with adapter()
+  // True if the folder's safetensors hold the weights as they are read: nothing is merged, averaged or pruned.
+  bool stores_what_it_reads() const {
+    const auto differs = [this](const Weight& w) { return w.two_of_four || has_average_minus_weight(w.name); };
+    return !adapter_ && !gguf_ && std::ranges::none_of(weights_, differs);
+  }
   const std::vector<Weight>& weights() const { return weights_; }  // in model order; without a tied head
   const Weight& at(const std::string& name) const;                 // throws Error if there is no such tensor
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "checkpoint/safetensors_writer.h"
 #include "convert/floats.h"
 #include "convert/new_folder.h"
@@ -73,6 +74,10 @@ int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std:
     throw Error(cat("export: ", model.path(),
                     " has no adapters for --format peft; expected a checkpoint of a run with lora.rank"),
                 Exit::usage);
+  if (!model.base()->stores_what_it_reads())
+    log::warn("peft: the adapters were trained on the weights that `athanor export ", adapter->base(),
+              " FOLDER` writes, and that folder's own files hold others: name FOLDER as base_model_name_or_path in ",
+              kPeftFile);
   const DType type = dtype.value_or(DType::f32);
   std::vector<TensorData> tensors;
   int64_t bytes = 0;

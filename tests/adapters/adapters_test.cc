@@ -212,6 +212,15 @@ TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
   EXPECT_NE(refused(base(), folder).find("adapters of adapters"), std::string::npos);
 }
 
+// Other programs open the base folder that a PEFT folder names by its own files.
+TEST_F(AdapterRun, FoldersKnowWhetherTheyStoreWhatTheyRead) {
+  ASSERT_EQ(run(config("run", lora())), Exit::done);
+  ASSERT_EQ(run(config("free", {"optimizer=schedule_free_adamw", "schedule.lr_decay_style=constant"})), Exit::done);
+  EXPECT_TRUE(ModelFolder(base()).stores_what_it_reads());
+  EXPECT_FALSE(ModelFolder(dir_.path() + "/run").stores_what_it_reads());
+  EXPECT_FALSE(ModelFolder(dir_.path() + "/free").stores_what_it_reads());
+}
+
 TEST_F(AdapterRun, ResumeRefusesChangedBaseWeights) {
   ASSERT_EQ(run(config("run", lora({"train_iters=3"}))), Exit::done);
   fs::rename(base(), dir_.path() + "/away");
