@@ -82,6 +82,9 @@ void validate_heads(const ModelConfig& m, std::string_view where) {
   require_key(whole || m.model_type != ModelType::llama, where, "hidden_size", m.hidden_size,
               " is not a multiple of num_attention_heads ", m.num_attention_heads,
               ", which llama in transformers needs");
+  require_key(m.model_type != ModelType::olmoe || (whole && m.head_dim == m.hidden_size / m.num_attention_heads), where,
+              "head_dim", "olmoe in transformers has hidden_size / num_attention_heads, which is ", m.hidden_size,
+              " / ", m.num_attention_heads, ", got ", m.head_dim);
 }
 
 void validate_family(const ModelConfig& m, std::string_view where) {

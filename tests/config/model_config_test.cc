@@ -465,6 +465,7 @@ TEST(ModelConfig, ReadsTheExpertKeysOfEachFamily) {
                {"moe_intermediate_size", "128"});
   expect_parts(error_of_model(with_key(experts_json("olmoe"), "num_key_value_heads", 2)),
                {"num_key_value_heads", "olmoe"});
+  expect_parts(error_of_model(with_key(experts_json("olmoe"), "head_dim", 8)), {"head_dim", "olmoe", "got 8"});
   expect_parts(error_of_model(with_key(llama_json(), "num_experts_per_tok", 2)), {"num_experts_per_tok", "llama"});
 }
 
