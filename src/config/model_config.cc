@@ -222,7 +222,7 @@ void add_gpt2_keys(const ModelConfig& m, Json& out) {
 
 void add_dots1_keys(const ModelConfig& m, Json& out) {
   out.set("n_routed_experts", Json::of(m.num_experts));
-  out.set("n_shared_experts", m.n_shared_experts > 0 ? Json::of(m.n_shared_experts) : Json());
+  out.set("n_shared_experts", Json::of(m.n_shared_experts));  // transformers multiplies by it: null would be an error
   out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
   out.set("moe_intermediate_size", Json::of(m.moe_intermediate_size));
   out.set("first_k_dense_replace", Json::of(m.first_k_dense_replace));

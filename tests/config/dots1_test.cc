@@ -59,6 +59,8 @@ TEST(Dots1, ExportedConfigRoundTrips) {
   EXPECT_EQ(hf_config_json(back, "float32"), hf_config_json(m, "float32"));
   EXPECT_EQ(std::tuple(back.n_group, back.topk_group, back.routed_scaling_factor, back.first_k_dense_replace),
             std::tuple(4, 3, 2.5, 1));
+  const std::string without = hf_config_json(shape_of(dots1({{"n_shared_experts", nullptr}})), "float32");
+  EXPECT_EQ(json::parse(without)["n_shared_experts"], 0) << "transformers multiplies by it";
 }
 
 // Layers from max_window_layers on have the window; published files name the scores by the method that balances them.
