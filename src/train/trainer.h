@@ -74,6 +74,7 @@ class Trainer {
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: no mask is taken from a checkpoint
+  void add_settings(const std::string& folder);
   void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
   std::string choose_peak();  // sets the peak of MFU; returns why it changed, or ""
   void show_masked_sample() const;
@@ -157,7 +158,7 @@ class Trainer {
   bool logged_given_up_ = false;
   std::vector<Question> questions_;
   std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: unknown
-  std::vector<TokenizerFile> tokenizer_;  // the data's tokenizer, as read at the start
+  std::vector<TokenizerFile> tokenizer_;  // the data's tokenizer, as read at the start, and the model's settings of it
   std::string adapter_;                   // adapter.json of checkpoints; empty: all weights are trained
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;

@@ -335,6 +335,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
   const std::unique_ptr<ModelFolder> from = find_weights(resume), mask = find_mask(resume);
+  if (resume || from) add_settings(resume ? resume->folder : from->path());
   engine_ = make_engine(config_, backend_, true);
   std::optional<ModelFolder> teacher;
   if (!config_.teacher.empty()) teacher.emplace(find_teacher(config_, backend_));

@@ -1,7 +1,11 @@
 // Loads the weights of a run, and decides which weights are pruned.
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "base/file.h"
+#include "convert/folder_links.h"
+#include "tokenizer/descriptor.h"
 #include "train/find_together.h"
 #include "train/trainer.h"
 
@@ -44,6 +48,31 @@ std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& res
   });
   require_same_model(*mask, config_.model, "pruning.mask_from");
   return mask;
+}
+
+// Adds settings of prompts and sampling (chat template, ends of a text) that lie next to the weights from which the run
+// starts or resumes, if the tokenizer there is the data's, so that exports of a fine-tuned model keep them.
+void Trainer::add_settings(const std::string& folder) {
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
+  constexpr const char* kSettings[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                       "chat_template.jinja", "generation_config.json"};
+  if (backend_.mesh.world().rank() != 0) return;  // which writes them
+  const auto content = [&](const std::string& name) -> std::string {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(cat(folder, "/", name), ignored)) return "";
+    return read_file_in(folder, name, kMostBytes, Links::inside);
+  };
+  size_t same = 0;
+  for (const TokenizerFile& file : tokenizer_) {
+    if (file.name == kTokenizerFile) continue;  // of this program: a published folder has none
+    if (content(file.name) != file.content) return;
+    ++same;
+  }
+  for (const char* name : same > 0 ? std::span<const char* const>(kSettings) : std::span<const char* const>()) {
+    const auto has = [name](const TokenizerFile& file) { return file.name == name; };
+    if (std::string text = content(name); !text.empty() && std::ranges::none_of(tokenizer_, has))
+      tokenizer_.push_back({name, std::move(text)});
+  }
 }
 
 // Sets master weights, optimizer states and pruning masks: from a checkpoint, from another model, or new ones.

@@ -455,6 +455,28 @@ class GgufTest(SystemTest):
             merges = [m if isinstance(m, str) else " ".join(m) for m in source["model"]["merges"]]
             self.assertEqual(fields["tokenizer.ggml.merges"], merges)
 
+    def test_fine_tuned_models_keep_the_settings_of_their_tokenizer(self):
+        source = json.loads((FIXTURES / "gpt2.json").read_text())
+        model = self.folder / "model"
+        self.make_model(model, len(source["model"]["vocab"]) + 4)
+        shutil.rmtree(self.folder / "run")
+        shutil.copy(FIXTURES / "gpt2.json", model / "tokenizer.json")
+        settings = {"tokenizer_config.json": '{"chat_template": "x"}', "generation_config.json": '{"eos_token_id": [1, 2]}'}
+        for name, text in settings.items():
+            (model / name).write_text(text)
+        (self.folder / "text.txt").write_text("some text " * 10000)
+        self.run_program("tokenize", "--input", "text.txt", "--tokenizer", model, "--output-prefix", "own/text")
+        config = json.loads(self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0},
+                                             train_data="own/*_train_*.bin", valid_data="own/*_val_*.bin").read_text())
+        del config["model"]
+        for steps in 1, 2:  # also after a restart
+            config["train_iters"] = steps
+            (self.folder / "own.json").write_text(json.dumps(config))
+            self.run_program("train", "own.json", "--init-from", model)
+            self.run_program("export", "run", f"out{steps}")
+            for name, text in settings.items():
+                self.assertEqual((self.folder / f"out{steps}" / name).read_text(), text)
+
     def make_model(self, folder, vocab_size):
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         self.run_program("train", self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0},
