@@ -100,6 +100,24 @@ std::optional<bool> puts_bos_first(const std::string& folder) {
   return std::nullopt;
 }
 
+// The folder's chat template: the file that newer programs write, or the text or default one of the tokenizer's
+// settings; "": none.
+std::string chat_template_in(const std::string& folder) {
+  constexpr int64_t kMostBytes = 16 << 20;
+  const std::string path = cat(folder, "/chat_template.jinja");
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return read_file(path, kMostBytes);
+  const nlohmann::json settings = json_in(folder, "tokenizer_config.json");
+  if (!settings.is_object() || !settings.contains("chat_template")) return "";
+  const nlohmann::json& chat = settings["chat_template"];
+  if (chat.is_string()) return chat.get<std::string>();
+  for (const nlohmann::json& named : chat.is_array() ? chat : nlohmann::json::array())
+    if (named.is_object() && named.value("name", nlohmann::json()) == "default" && named.contains("template") &&
+        named["template"].is_string())
+      return named["template"].get<std::string>();
+  return "";
+}
+
 }  // namespace
 
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
@@ -124,6 +142,8 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   // Qwen's BOS and EOS tokens differ, and its texts start without BOS. Where no file says, one token that serves as
   // both is not put first, and a BOS token of its own is (Llama 3's rank file).
   file.set("tokenizer.ggml.add_bos_token", puts_bos_first(model.path()).value_or(bos != eos));
+  // Without it llama.cpp takes ChatML.
+  if (const std::string chat = chat_template_in(model.path()); !chat.empty()) file.set("tokenizer.chat_template", chat);
 }
 
 }  // namespace athanor

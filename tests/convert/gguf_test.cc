@@ -97,6 +97,26 @@ TEST_F(Gguf, TextsStartWithBosIfTheTokenizerSaysSo) {
   EXPECT_EQ(adds_bos("settings_on", R"({"add_bos_token": true})", "null"), 1);
 }
 
+TEST_F(Gguf, ChatTemplatesAreWritten) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const std::string folder = write("model"), settings = folder + "/tokenizer_config.json";
+  spill(folder + "/tokenizer.json",
+        R"({"added_tokens": [{"id": 2, "content": "<eos>", "special": true}],)"
+        R"("pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},)"
+        R"("model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  const auto written = [&](const std::string& name) {
+    write_gguf(ModelFolder(folder), at(name), floats(GgmlType::f32));
+    return GgufReader(at(name)).text("tokenizer.chat_template").value_or("none");
+  };
+  EXPECT_EQ(written("a.gguf"), "none");
+  spill(settings, R"({"chat_template": [{"name": "tool", "template": "t"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(written("b.gguf"), "d");
+  spill(settings, R"({"chat_template": "{{ messages }}"})");
+  EXPECT_EQ(written("c.gguf"), "{{ messages }}");
+  spill(folder + "/chat_template.jinja", "newer");
+  EXPECT_EQ(written("d.gguf"), "newer");
+}
+
 TEST_F(Gguf, MixedQuantizationOfExpertsIsRefused) {
   fill(shape(ModelType::mixtral), DType::bf16);
   const ModelFolder model(write("mixtral"));
