@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "convert/gguf_model.h"
+#include "convert/hf_folder.h"
 #include "tokenizer/descriptor.h"
 #include "tokenizer/files.h"
 #include "tokenizer/load.h"
@@ -122,18 +123,19 @@ std::string chat_template_in(const std::string& folder) {
 
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   const ModelConfig& m = model.config();
+  const std::string folder = tokenizer_folder(model);
   const auto without = [&](const char* what) {
-    log::warn("gguf: ", model.path(), what, "; the file is for programs that bring their own");
+    log::warn("gguf: ", folder, what, "; the file is for programs that bring their own");
     file.set("tokenizer.ggml.model", "none");
   };
-  if (!has_tokenizer(model.path())) return without(" has no tokenizer");
-  LoadedParts loaded = load_tokenizer_parts(model.path());
+  if (!has_tokenizer(folder)) return without(" has no tokenizer");
+  LoadedParts loaded = load_tokenizer_parts(folder);
   if (loaded.parts.characters) return without(" has a tokenizer of characters, which is not written");
   if (!loaded.parts.normalizer.only_nfc())
-    log::warn("gguf: ", model.path(), " has a tokenizer that normalizes texts, which llama.cpp does not do");
+    log::warn("gguf: ", folder, " has a tokenizer that normalizes texts, which llama.cpp does not do");
   file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, for every model
   file.set("tokenizer.ggml.pre", pattern_name(loaded.parts));
-  add_tokens(file, loaded.parts, m.vocab_size, model.path());
+  add_tokens(file, loaded.parts, m.vocab_size, folder);
   add_merges(file, loaded.parts);
   const int64_t eos = m.eos_token_id >= 0 ? m.eos_token_id : loaded.eod_id;
   const int64_t bos = m.bos_token_id >= 0 ? m.bos_token_id : eos;
@@ -141,9 +143,9 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   file.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
   // Qwen's BOS and EOS tokens differ, and its texts start without BOS. Where no file says, one token that serves as
   // both is not put first, and a BOS token of its own is (Llama 3's rank file).
-  file.set("tokenizer.ggml.add_bos_token", puts_bos_first(model.path()).value_or(bos != eos));
+  file.set("tokenizer.ggml.add_bos_token", puts_bos_first(folder).value_or(bos != eos));
   // Without it llama.cpp takes ChatML.
-  if (const std::string chat = chat_template_in(model.path()); !chat.empty()) file.set("tokenizer.chat_template", chat);
+  if (const std::string chat = chat_template_in(folder); !chat.empty()) file.set("tokenizer.chat_template", chat);
 }
 
 }  // namespace athanor

@@ -12,6 +12,7 @@
 #include "convert/folder_links.h"
 #include "convert/new_folder.h"
 #include "tokenizer/descriptor.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {
@@ -167,6 +168,12 @@ class FolderWriter {
 
 }  // namespace
 
+std::string tokenizer_folder(const ModelFolder& model) {
+  const ModelFolder* at = &model;
+  while (at->base() && !has_tokenizer(at->path())) at = at->base();
+  return at->path();
+}
+
 int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options) {
   NewFolder folder(out);
   FolderWriter writer(folder.path(), options.checkpoint);
@@ -187,9 +194,9 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
                                             : options.ints     ? quantization_config_json(*options.ints)
                                             : options.fp8      ? quantization_config_json(*options.fp8)
                                                                : ""));
-  const std::vector<std::string> carried = carried_files(model.path(), model.links());
-  for (const std::string& name : carried)
-    writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));
+  const std::string from = tokenizer_folder(model);
+  const std::vector<std::string> carried = carried_files(from, model.links());
+  for (const std::string& name : carried) writer.text(name, read_file_in(from, name, kMaxTextBytes, model.links()));
   if (carried.empty()) log::info(model.path(), ": no tokenizer next to the weights, none is written");
   if (options.manifest) writer.manifest();
   folder.commit();

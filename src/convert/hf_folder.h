@@ -26,4 +26,7 @@ struct HfFolderOptions {
 // `out` must not exist; it is created atomically. Returns the size of the weights in bytes.
 int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options);
 
+// The folder whose tokenizer is the model's: its own, or for adapters without a tokenizer that of their base.
+std::string tokenizer_folder(const ModelFolder&);
+
 }  // namespace athanor

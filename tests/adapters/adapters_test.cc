@@ -186,7 +186,9 @@ TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
     write_hf_folder(ModelFolder(from), dir_.path() + "/" + name, {.dtype = DType::f32});
     return read_file(dir_.path() + "/" + name + "/model.safetensors", 1 << 24);
   };
+  write_file(base() + "/tokenizer.athanor.json", R"({"type": "byte", "vocab_size": 257, "eod_id": 256})");
   write_peft_folder(ModelFolder(dir_.path() + "/run"), folder, {});
+  EXPECT_EQ(tokenizer_folder(ModelFolder(folder)), base()) << "PEFT's folder has none";
   EXPECT_EQ(weights(folder, "a"), weights(dir_.path() + "/run", "b"));
   const std::string json = read_file(config_file, 1 << 20);
   EXPECT_NE(json.find("\"model.layers.1.mlp.down_proj\""), std::string::npos) << "not all layers have it: " << json;
