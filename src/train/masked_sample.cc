@@ -23,8 +23,8 @@ std::string masked_sample(const Dataset& data, const PackingOptions& packing, co
                           const Tokenizer& tokenizer) {
   HostBatch batch(1, data.seq_length(), packing);
   batch.read(0, data, data.locate(order, n), packing);
-  std::vector<int32_t> window(size_t(data.seq_length()) + 1);
-  data.read(order, n, window);
+  std::vector<int32_t> window = batch.tokens;
+  if (batch.targets.back() >= 0) window.push_back(batch.targets.back());
   const auto size = std::min<int64_t>(kMostTokens, int64_t(window.size()));
   const auto learnt = [&](int64_t i) { return i > 0 && batch.targets[size_t(i) - 1] >= 0; };
   std::string text;

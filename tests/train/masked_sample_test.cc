@@ -46,6 +46,14 @@ TEST_F(ChatRun, FirstSampleMarksTrainedTokens) {
   EXPECT_NE(text.find("ab>>ccccccccccc"), std::string::npos) << text;
 }
 
+TEST_F(ChatRun, FirstBestFitPackedSampleMarksTrainedTokens) {
+  Dataset data = Dataset::open({{.path_glob = dir_.path() + "/chats/x_train.ds"}}, 16, 257);
+  data.pack({.eod_id = 256});
+  const auto tokenizer = find_tokenizer(data.first_shard());
+  const std::string text = masked_sample(data, {}, {.shuffled = false}, 0, *tokenizer);
+  EXPECT_NE(text.find("ab>>c"), std::string::npos) << text;
+}
+
 TEST_F(ChatRun, LossIsTheMeanOverTargetsOfTheGlobalBatch) {
   ASSERT_EQ(run(config("one", set({"micro_batch_size=4"}))), Exit::done);
   ASSERT_EQ(run(config("four", set({"micro_batch_size=1"}))), Exit::done);
