@@ -334,29 +334,37 @@ class Translator {
   }
 
   OneOf word_set() const {
-    return {.inside = cat(onig() ? kWord : kRustWord, newer_.letters(), newer_.mark, newer_.digit,
+    return {.inside = cat(onig() ? kWord : kRustWord, newer_.letters(), newer_.marks(), newer_.digit,
                           onig() && !in_set_ ? kMoreWord : ""),
             .further = {}};
   }
   std::string newer_of(std::string_view text) const {  // newer characters for an entry of kProperties
-    if (text == "\\p{L}") return newer_in("L");
-    if (text == "\\p{Lu}" || text == "\\p{Uppercase}") return newer_.upper;
-    if (text == "\\p{Ll}" || text == "\\p{Lowercase}") return newer_.lower;
-    if (text == "\\p{M}") return newer_.mark;
-    if (text == "\\p{N}") return newer_in("N");
-    if (text == "\\p{Nd}") return newer_.digit;
-    if (text == "\\p{No}") return newer_.other_number;
+    if (text == "\\p{Uppercase}") return newer_.upper;
+    if (text == "\\p{Lowercase}") return newer_.lower;
     if (text == "\\p{Alphabetic}") return newer_.letters();
-    return text == "\\p{Alphabetic}\\p{Nd}" ? newer_.letters() + newer_.digit : "";
+    if (text == "\\p{Alphabetic}\\p{Nd}") return newer_.letters() + newer_.digit;
+    for (const std::string_view category : {"L", "LU", "LL", "LM", "LO", "M", "N", "ND", "NO"})
+      if (text == of_category(category)) return newer_in(category);
+    return "";
   }
   // Characters to add to a category of PCRE2.
-  std::string newer_in(const std::string& category) const {
+  std::string newer_in(std::string_view category) const {
     if (category == "L") return newer_.letters();
     if (category == "LU") return newer_.upper;
     if (category == "LL") return newer_.lower;
-    if (category == "M") return newer_.mark;
+    if (category == "LM") return newer_.modifier;
+    if (category == "LO") return newer_.other_letter;
+    if (category == "M") return newer_.marks();
+    if (category == "MN") return newer_.nonspacing_mark;
+    if (category == "MC") return newer_.spacing_mark;
     if (category == "N") return newer_.digit + newer_.other_number;
     return category == "ND" ? newer_.digit : category == "NO" ? newer_.other_number : "";
+  }
+  // The category as PCRE2 names it.
+  static std::string of_category(std::string_view name) {
+    std::string category(name);
+    if (category.size() == 2) category[1] = char(std::tolower(uint8_t(category[1])));
+    return cat("\\p{", category, "}");
   }
 
   // Parses \d, \w, \s, \h, \p{...} and their complements, inside or outside of a set.
@@ -408,11 +416,8 @@ class Translator {
   }
 
   OneOf property_named(const std::string& name, const std::string& given) const {
-    if (std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories)) {
-      std::string category = name;
-      if (category.size() == 2) category[1] = char(std::tolower(uint8_t(category[1])));
-      return {.inside = cat("\\p{", category, "}", newer_in(name)), .further = {}};
-    }
+    if (std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories))
+      return {.inside = of_category(name) + newer_in(name), .further = {}};
     if (name == "WORD") return word_set();
     for (const auto& [key, text] : kProperties)
       if (name == key) return {.inside = std::string(text) + newer_of(text), .further = {}};

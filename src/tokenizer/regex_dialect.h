@@ -14,8 +14,9 @@ enum class RegexDialect {
 
 // Characters missing in PCRE2's tables, by class, in the syntax of a set: they are added to PCRE2's classes.
 struct NewerCharacters {
-  std::string upper, lower, caseless, mark, digit, other_number;
-  std::string letters() const { return upper + lower + caseless; }
+  std::string upper, lower, modifier, other_letter, nonspacing_mark, spacing_mark, digit, other_number;
+  std::string letters() const { return upper + lower + modifier + other_letter; }
+  std::string marks() const { return nonspacing_mark + spacing_mark; }
 };
 
 // The result is for PCRE2 with PCRE2_UTF, PCRE2_UCP and LF as the newline. Throws Error(..., Exit::usage).

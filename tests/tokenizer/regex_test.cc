@@ -124,6 +124,21 @@ TEST(SplitPattern, BuiltInPatternsAreRecognizedByTheirExpression) {
   EXPECT_EQ(splitter.caveat(), "");
 }
 
+// Letters and marks of Unicode 15 and 16 belong to one subcategory each, whatever Unicode PCRE2 has.
+TEST(SplitPattern, NewerCharactersHaveTheirSubcategory) {
+  if (!compiled("a", RegexDialect::oniguruma)) GTEST_SKIP() << "built without PCRE2";
+  const std::vector<std::pair<std::string, std::string>> newer = {
+      {"Lo", "\U000105c0"}, {"Lm", "\U0001e030"}, {"Mn", "\U0001e08f"}, {"Mc", "\u0cf3"}};
+  for (size_t i = 0; i < newer.size(); ++i) {
+    const auto regex = compiled(cat("\\p{", newer[i].first, "}"), RegexDialect::oniguruma);
+    for (size_t k = 0; k < newer.size(); ++k) {
+      const std::string& character = newer[k].second;
+      const std::vector<std::string> cut = {"a", character, "b"}, whole = {"a" + character + "b"};
+      EXPECT_EQ(pieces_of(*regex, whole[0]), i == k ? cut : whole) << newer[i].first << " of one of " << newer[k].first;
+    }
+  }
+}
+
 TEST(SplitPattern, CharactersMissingInTheTablesAreCounted) {
   const auto regex = compiled("\\w+", RegexDialect::oniguruma);
   if (!regex) GTEST_SKIP() << "built without PCRE2";

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <iterator>
+#include <span>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
@@ -80,8 +81,20 @@ void add_range(std::string& set, CodeRange range) {
   set += text.data();
 }
 
-// Moves the letters, marks and numbers of Unicode 16 from `missing` to the result. Among the numbers added since
-// Unicode 14, only Kaktovik numerals are not digits (U+1D2C0 to U+1D2D3, No).
+// Subcategories of the letters, marks and numbers added since Unicode 14 that CharTable does not tell apart; all other
+// letters without case are Lo, all other marks Mn, all other numbers Nd [Unicode 16.0, UnicodeData.txt].
+constexpr CodeRange kNewerLm[] = {{0x10d4e, 0x10d4e}, {0x10d6f, 0x10d6f}, {0x16d40, 0x16d42},
+                                  {0x16d6b, 0x16d6c}, {0x1e030, 0x1e06d}, {0x1e4eb, 0x1e4eb}};
+constexpr CodeRange kNewerMc[] = {{0xcf3, 0xcf3},     {0x113b8, 0x113ba}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
+                                  {0x113c7, 0x113ca}, {0x113cc, 0x113cd}, {0x113cf, 0x113cf}, {0x11f03, 0x11f03},
+                                  {0x11f34, 0x11f35}, {0x11f3e, 0x11f3f}, {0x11f41, 0x11f41}, {0x1612a, 0x1612c}};
+constexpr CodeRange kNewerNo[] = {{0x1d2c0, 0x1d2d3}};  // Kaktovik numerals
+
+bool is_in(std::span<const CodeRange> ranges, uint32_t code) {
+  return std::ranges::any_of(ranges, [&](const CodeRange& r) { return r.first <= code && code <= r.last; });
+}
+
+// Moves the letters, marks and numbers of Unicode 16 from `missing` to the result.
 NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   const CharTable table;
   NewerCharacters newer;
@@ -89,9 +102,9 @@ NewerCharacters take_newer(std::vector<CodeRange>& missing) {
     const uint8_t kind = table.of(code);
     if (kind & kUpper) return &newer.upper;
     if (kind & kLower) return &newer.lower;
-    if (kind & kCaseless) return &newer.caseless;
-    if (kind & kMark) return &newer.mark;
-    if (kind & kNumber) return code < 0x1d2c0 || code > 0x1d2d3 ? &newer.digit : &newer.other_number;
+    if (kind & kCaseless) return is_in(kNewerLm, code) ? &newer.modifier : &newer.other_letter;
+    if (kind & kMark) return is_in(kNewerMc, code) ? &newer.spacing_mark : &newer.nonspacing_mark;
+    if (kind & kNumber) return is_in(kNewerNo, code) ? &newer.other_number : &newer.digit;
     return nullptr;
   };
   std::vector<CodeRange> left;
