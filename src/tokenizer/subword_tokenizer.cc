@@ -20,8 +20,7 @@ std::string form_of(const AddedToken& token, const Normalizer& normalizer) {
 TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized) {
   std::vector<TokenFinder::Token> tokens;
   for (const AddedToken& token : parts.added) {
-    const bool here = token.in != In::text && !parts.normalizer.empty();
-    if ((token.special && !allow_special) || here != normalized) continue;
+    if ((token.special && !allow_special) || (token.in != In::text) != normalized) continue;
     tokens.push_back({.text = form_of(token, parts.normalizer),
                       .id = token.id,
                       .strips_left = token.strips_left,
@@ -189,22 +188,24 @@ std::string SubwordTokenizer::decode(std::span<const int32_t> ids, TextPlace pla
   return decoding_.empty() ? text : decoding_.text_of(std::move(tokens), place);
 }
 
-// With a split pattern, tokens in the normalized text have no fixed position in the original text, so no cut is known
-// to be safe if there are any. Word breaks are never inside a token.
+// With a split pattern, tokens in a text that a normalizer changed have no fixed position in the original text, so no
+// cut is known to be safe if there are any. Word breaks are never inside a token.
 bool SubwordTokenizer::cuts() const {
-  if (!words_) return splitter_.cuts() && normalizer_.only_normal_forms() && in_normalized_text_.empty();
+  if (!words_)
+    return splitter_.cuts() && normalizer_.only_normal_forms() && (in_normalized_text_.empty() || normalizer_.empty());
   return splitter_.empty() && normalizer_.only_marks_spaces() && respelling_.only_marks_spaces() &&
          (normalizer_.marks_spaces() || respelling_.marks_spaces());
 }
 
 bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
-  if (in_text_.empty()) return false;
-  const size_t reach = in_text_.longest();
-  for (size_t place = cut - std::min(cut, reach); place < cut; ++place) {
-    const auto token = in_text_.at(text, place);
-    if (token.end > cut || (token.end == cut && token.token->strips_right)) return true;
-  }
-  return false;
+  const auto covers = [&](const TokenFinder& tokens) {
+    for (size_t place = cut - std::min(cut, tokens.longest()); place < cut; ++place) {
+      const auto token = tokens.at(text, place);
+      if (token.end > cut || (token.end == cut && token.token->strips_right)) return true;
+    }
+    return false;
+  };
+  return covers(in_text_) || (normalizer_.empty() && covers(in_normalized_text_));
 }
 
 // Normal forms other than NFC may change the letter or number at the end of a word: only those of ASCII stay.
@@ -216,7 +217,8 @@ bool SubwordTokenizer::word_ends(std::string_view text, size_t cut) const {
 
 size_t SubwordTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
   if (!cuts()) return from;
-  to = std::min(to, text.size() - std::min(text.size(), std::max<size_t>(in_text_.longest(), 1)));
+  const size_t longest = std::max({in_text_.longest(), in_normalized_text_.longest(), size_t{1}});
+  to = std::min(to, text.size() - std::min(text.size(), longest));
   while (to > from) {
     const size_t cut = last_safe_cut(table_, text, from, to);
     if (cut == from || (word_ends(text, cut) && !token_covers(text, cut))) return cut;

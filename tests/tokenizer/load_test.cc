@@ -43,6 +43,27 @@ TEST(Load, SpecialTokensAreTextUnlessAllowed) {
             (std::vector<int32_t>{705, '<' - 33, '|' - 33, 87, '|' - 33}));
 }
 
+// Added tokens that are not `normalized` are found before the others, also without a normalizer. The ids are those of
+// tokenizers 0.23.3.
+TEST(Load, AddedTokensAreFoundInTwoPasses) {
+  TempDir dir;
+  nlohmann::json json = nlohmann::json::parse(read_bytes(kFixtures + "gpt2.json"));
+  const auto add = [&](int32_t id, const char* text, bool normalized) {
+    json["added_tokens"].push_back(
+        {{"id", id}, {"content", text}, {"normalized", normalized}, {"rstrip", !normalized}});
+  };
+  add(702, "ab!", true);
+  add(703, "!c", false);
+  add(704, "  ", true);
+  write_bytes(dir / "tokenizer.json", json.dump());
+  const auto tokenizer = load_tokenizer(dir.path());
+  EXPECT_TRUE(tokenizer->cuts());
+  EXPECT_EQ(tokenizer->encode("ab!c"), (std::vector<int32_t>{287, 703}));
+  EXPECT_EQ(tokenizer->encode("ab!d"), (std::vector<int32_t>{702, 67}));
+  EXPECT_EQ(tokenizer->encode("!c  ab!x"), (std::vector<int32_t>{703, 702, 87}));
+  EXPECT_EQ(tokenizer->encode("  !c"), (std::vector<int32_t>{704, 703}));
+}
+
 TEST(Load, DecodingUndoesEncodingOfAnyBytes) {
   for (const char* name : {"gpt2.json", "llama3.json", "gpt2"})
     for (const bool special : {false, true}) {
