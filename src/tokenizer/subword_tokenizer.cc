@@ -197,15 +197,20 @@ bool SubwordTokenizer::cuts() const {
          (normalizer_.marks_spaces() || respelling_.marks_spaces());
 }
 
+// True if a token reaches across the cut or ends there: a text behind a token may begin otherwise than one `inside`.
 bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
-  const auto covers = [&](const TokenFinder& tokens) {
-    for (size_t place = cut - std::min(cut, tokens.longest()); place < cut; ++place) {
-      const auto token = tokens.at(text, place);
-      if (token.end > cut || (token.end == cut && token.token->strips_right)) return true;
-    }
+  const auto covers = [](const TokenFinder& tokens, std::string_view in, size_t end) {
+    for (size_t place = end - std::min(end, tokens.longest()); place < end; ++place)
+      if (tokens.at(in, place).end >= end) return true;
     return false;
   };
-  return covers(in_text_) || (normalizer_.empty() && covers(in_normalized_text_));
+  if (covers(in_text_, text, cut)) return true;
+  if (in_normalized_text_.empty()) return false;
+  if (normalizer_.empty()) return covers(in_normalized_text_, text, cut);
+  const size_t begin = cut - std::min(cut, in_normalized_text_.longest());
+  Normalizer::Workspace workspace;
+  const std::string_view before = normalizer_.of(text.substr(begin, cut - begin), TextPlace::inside, workspace);
+  return covers(in_normalized_text_, before, before.size());
 }
 
 // Normal forms other than NFC may change the letter or number at the end of a word: only those of ASCII stay.
@@ -217,7 +222,8 @@ bool SubwordTokenizer::word_ends(std::string_view text, size_t cut) const {
 
 size_t SubwordTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
   if (!cuts()) return from;
-  const size_t longest = std::max({in_text_.longest(), in_normalized_text_.longest(), size_t{1}});
+  const size_t longest =
+      std::max({in_text_.longest(), normalizer_.empty() ? in_normalized_text_.longest() : 0, size_t{1}});
   to = std::min(to, text.size() - std::min(text.size(), longest));
   while (to > from) {
     const size_t cut = last_safe_cut(table_, text, from, to);

@@ -138,6 +138,13 @@ TEST(SentencePiece, SafeCutsChangeNoId) {
       EXPECT_GT(expect_cuts_change_no_id(*tokenizer, name), 300) << name;
     }
   }
+  for (const bool normalized : {false, true}) {  // behind a token, a space is put in front of the text
+    auto file = nlohmann::json::parse(read_bytes(write_changed(dir, "llama2")));
+    file["added_tokens"].push_back({{"id", 620}, {"content", "y q a"}, {"normalized", normalized}});
+    write_bytes(dir / "tokenizer.json", file.dump());
+    const auto tokenizer = make_tokenizer({.source = dir / "tokenizer.json", .eod = "</s>"});
+    EXPECT_GT(expect_cuts_change_no_id(*tokenizer, "llama2 and a token"), 200) << normalized;
+  }
   for (const char* name : {"rules.model", "suffix.model"}) EXPECT_FALSE(model(name)->cuts()) << name;
   for (const char* name : {"unigram.model", "unigram-rules.model"}) EXPECT_FALSE(model(name)->cuts()) << name;
   for (const auto& [name, cuts] :
