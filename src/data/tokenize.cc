@@ -16,13 +16,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "data/glob.h"
 #include "data/json_line.h"
+#include "data/one_tokenizer.h"
 #include "data/ordered_pool.h"
 #include "data/shard_writer.h"
 #include "data/text_encoding.h"
 #include "data/tokenize_journal.h"
-#include "tokenizer/descriptor.h"
 
 namespace athanor {
 namespace {
@@ -148,7 +147,7 @@ class Run {
         identity_(identity_of(options, tokenizer, file_bytes_)),
         journal_(options.output_prefix + "_progress.json", identity_),
         resumable_(!is_standard_input(options)) {
-    require_one_tokenizer();
+    require_own_tokenizer();
     if (auto left = find_interrupted()) state_ = *left, resumed_ = true;
     if (!resumed_)
       for (const char* part : kPartNames) ShardWriter::discard(shards_for(part).prefix);
@@ -188,38 +187,10 @@ class Run {
             .eod_id = tokenizer_.eod_id()};
   }
 
-  // A folder has one tokenizer descriptor: shards of a second tokenizer would be read with the wrong one.
-  void require_one_tokenizer() const {
-    if (has_tokenizer(tokenizer_.files()[0].content)) return;
-    const std::string folder = parent_dir(options_.output_prefix);
-    const std::string others = foreign_shard();
-    if (!options_.overwrite || !others.empty())
-      throw Error(cat(folder, "/", kTokenizerFile, ": this folder has shards of another tokenizer",
-                      others.empty() ? "; choose another folder, or --overwrite"
-                                     : cat(", such as ", others,
-                                           ", which are not of this prefix and would be read with "
-                                           "the new one; choose another folder")),
-                  Exit::usage);
-  }
-  // True if the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
-  bool has_tokenizer(const std::string& content) const {
-    try {
-      const auto found = tokenizer_files_of(options_.output_prefix);
-      return found.empty() || found[0].content == content;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-  // A file in the folder that may be a shard of another prefix.
-  std::string foreign_shard() const {
-    const std::string folder = parent_dir(options_.output_prefix);
-    for (const std::string& path : match_glob(escape_glob(folder) + "/*.bin")) {
-      bool own = false;
-      for (const char* part : kPartNames)
-        own = own || base_name(path).starts_with(cat(base_name(options_.output_prefix), "_", part, "_"));
-      if (!own) return base_name(path);
-    }
-    return "";
+  void require_own_tokenizer() const {
+    std::vector<std::string> own;
+    for (const char* part : kPartNames) own.push_back(cat(base_name(options_.output_prefix), "_", part, "_"));
+    require_one_tokenizer(parent_dir(options_.output_prefix), tokenizer_, own, options_.overwrite);
   }
 
   std::optional<TokenizeState> find_interrupted() const {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/document_stream.h"
+#include "data/one_tokenizer.h"
 #include "data/text_input.h"
 
 namespace athanor {
@@ -206,10 +207,9 @@ class ChatRun {
       for (const char* end : kSideFiles)
         if (!options_.overwrite && std::filesystem::exists(path_of(part) + end))
           refuse(path_of(part), end, " exists already: choose another output prefix or ask for overwriting");
-    const auto found = tokenizer_files_of(options_.output_prefix);
-    if (!options_.overwrite && !found.empty() && found[0].content != encoder_.tokenizer().files()[0].content)
-      refuse(parent_dir(options_.output_prefix),
-             ": this folder has shards of another tokenizer; choose another folder");
+    std::vector<std::string> own;
+    for (const int part : {kTrain, kValid}) own.push_back(base_name(path_of(part)));
+    require_one_tokenizer(parent_dir(options_.output_prefix), encoder_.tokenizer(), own, options_.overwrite);
   }
 
   void add(std::string_view line) {

@@ -2,13 +2,16 @@
 // ones; rows hold whole conversations, and shards have masks of trained tokens.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "data/dataset.h"
+#include "data/tokenize.h"
 #include "data/tokenize_chats.h"
+#include "tests/expect_error.h"
 #include "tests/temp_dir.h"
 
 namespace athanor {
@@ -183,6 +186,21 @@ TEST_F(ChatShards, TemplatesOfOtherTokenizersAreRefused) {
               std::string::npos)
         << e.what();
   }
+}
+
+// Shards of either kind keep the tokenizer that they were written with.
+TEST_F(ChatShards, OneFolderHasOneTokenizer) {
+  tokenize_chats(options(0));
+  std::ofstream(path("text.txt")) << "some words";
+  TokenizeOptions texts{.output_prefix = path("mine"), .overwrite = true};
+  texts.documents = {.inputs = {path("text.txt")}, .valid_every = 0};
+  texts.tokenizer.source = "tests/tokenizer/fixtures/sentencepiece/llama.model";
+  expect_parts(error_of([&] { tokenize(texts); }), {"another tokenizer", "out_train.ds"});
+  std::filesystem::remove(path("out_train.ds"));
+  tokenize(texts);
+  ChatOptions chats = options(0);
+  chats.overwrite = true;
+  expect_parts(error_of([&] { tokenize_chats(chats); }), {"another tokenizer", "mine_train_000000.bin"});
 }
 
 // A tokenizer that puts a space in front of a text does so behind a template's token, not between its texts.

@@ -1,0 +1,49 @@
+#include "data/one_tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/glob.h"
+#include "tokenizer/descriptor.h"
+#include "tokenizer/load.h"
+
+namespace athanor {
+namespace {
+
+// True if the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
+bool has_tokenizer(const std::string& folder, const std::string& content) {
+  try {
+    const auto found = tokenizer_files_of(folder + "/shard");
+    return found.empty() || found[0].content == content;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A file in the folder that may be a shard of another run; "" if there is none.
+std::string foreign_shard(const std::string& folder, std::span<const std::string> own) {
+  for (const char* kind : {"/*.bin", "/*.ds"})
+    for (const std::string& path : match_glob(escape_glob(folder) + kind)) {
+      const std::string name = base_name(path);
+      if (std::ranges::none_of(own, [&](const std::string& start) { return name.starts_with(start); })) return name;
+    }
+  return "";
+}
+
+}  // namespace
+
+void require_one_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::span<const std::string> own,
+                           bool overwrite) {
+  if (has_tokenizer(folder, tokenizer.files()[0].content)) return;
+  const std::string others = foreign_shard(folder, own);
+  if (!overwrite || !others.empty())
+    throw Error(cat(folder, "/", kTokenizerFile, ": this folder has shards of another tokenizer",
+                    others.empty() ? "; choose another folder, or --overwrite"
+                                   : cat(", such as ", others,
+                                         ", which are not of this prefix and would be read with "
+                                         "the new one; choose another folder")),
+                Exit::usage);
+}
+
+}  // namespace athanor
