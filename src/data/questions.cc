@@ -64,14 +64,14 @@ Question question_of(const std::string& line, const Tokenizer& tokenizer, Questi
     refuse_question(cat(list, ": expected 2 to ", kMaxChoices, " texts, got ", texts.size()));
   Question q;
   q.context = tokenizer.encode(text_of(json, hellaswag ? "ctx" : "context"));
-  if (q.context.empty())
-    q.context.push_back(tokenizer.eod_id());  // an empty context: the text begins after the end of
-                                              // another document
+  // An empty context: the text begins after the end of another document, as a document does.
+  const TextPlace place = q.context.empty() && !hellaswag ? TextPlace::document : TextPlace::inside;
+  if (q.context.empty()) q.context.push_back(tokenizer.eod_id());
   require_known(q.context, limits.vocab_size);
   for (const nlohmann::json& text : texts) {
     if (!text.is_string()) refuse_question(cat(list, ": expected texts, got ", text.dump().substr(0, 40)));
     const auto choice = text.get<std::string>();
-    q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice, TextPlace::inside));
+    q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice, place));
     q.characters.push_back(characters_of(choice));
     if (choice.empty()) refuse_question(cat(list, ": choice ", q.choices.size() - 1, " is empty"));
     if (int64_t(q.choices.back().size()) > limits.seq_length)

@@ -55,6 +55,15 @@ TEST_F(QuestionsTest, EmptyContextBecomesEndOfDocument) {
   EXPECT_EQ(read(R"({"context": "", "choices": ["a", "b"], "label": 0})")[0].context, std::vector<int32_t>{256});
 }
 
+// After an empty context a choice is tokenized as a document is, with a space in front.
+TEST_F(QuestionsTest, ChoicesOfEmptyContextsAreTokenizedAsDocuments) {
+  write_bytes(dir / "q.jsonl", R"({"context": "", "choices": ["Hello", "the"], "label": 1})");
+  const auto tokenizer = load_tokenizer("tests/tokenizer/fixtures/sentencepiece/llama.model");
+  const auto questions = read_questions(dir / "q.jsonl", *tokenizer, {.seq_length = 50, .vocab_size = 620});
+  EXPECT_EQ(questions[0].context, std::vector<int32_t>{tokenizer->eod_id()});
+  EXPECT_EQ(questions[0].choices[0], tokenizer->encode("Hello"));
+}
+
 TEST_F(QuestionsTest, InvalidLinesAreNamed) {
   refuse("{", {"JSON object"});
   refuse("[1]", {"JSON object"});
