@@ -74,6 +74,7 @@ Question question_of(const std::string& line, const Tokenizer& tokenizer, Questi
     q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice, place));
     q.characters.push_back(characters_of(choice));
     if (choice.empty()) refuse_question(cat(list, ": choice ", q.choices.size() - 1, " is empty"));
+    if (q.choices.back().empty()) refuse_question(cat(list, ": choice ", q.choices.size() - 1, " has no token"));
     if (int64_t(q.choices.back().size()) > limits.seq_length)
       refuse_question(cat(list, ": choice ", q.choices.size() - 1, " has ", q.choices.back().size(),
                           " tokens, more than the sequence length ", limits.seq_length));

@@ -80,6 +80,10 @@ TEST_F(QuestionsTest, InvalidLinesAreNamed) {
   refuse(R"({"context": "a", "choices": ["a", "b"]})", {"label", "none"});
   refuse(cat(R"({"context": "a", "choices": ["a", ")", std::string(51, 'b'), R"("], "label": 1})"),
          {"choice 1", "51 tokens", "50"});
+  write_bytes(dir / "q.jsonl", R"({"context": "a", "choices": [" ", "b"], "label": 1})");
+  const auto trims = load_tokenizer("tests/tokenizer/fixtures/sentencepiece/rules.model");
+  expect_parts(error_of([&] { read_questions(dir / "q.jsonl", *trims, {.seq_length = 9, .vocab_size = 1000}); }),
+               {"line 1", "choice 0 has no token"});
   expect_parts(error_of([&] { read("\n \n"); }), {"q.jsonl", "no question"});
   expect_parts(error_of([&] {
                  read(R"({"context": "z", "choices": ["a", "b"], "label": 1})", {.seq_length = 9, .vocab_size = 100});
