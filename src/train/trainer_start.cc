@@ -83,6 +83,8 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       last_save_(started_) {
   if (!config_.valid_data.empty()) {
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+    if (packing_.needs_documents() && packing_.eod_id < 0)  // train_data has indices, valid_data may have none
+      packing_.eod_id = with_context("valid_data", [&] { return packing_options(config_, *valid_).eod_id; });
     token_bytes_ = bytes_of_tokens(find_tokenizer(valid_->first_shard()).get(), config_.model.vocab_size);
   }
   const bool first = backend_.mesh.world().rank() == 0;

@@ -17,6 +17,20 @@ std::vector<int64_t> steps_of(const std::vector<EvalMetrics>& evals) {
 
 void stop() { std::raise(SIGTERM); }
 
+// train_data has an index of its documents, valid_data has none: the token that ends them there must be known.
+TEST_F(TrainerTest, DocumentsOfValidDataWithoutAnIndexNeedAToken) {
+  const std::string shard = dir_.path() + "/train.ds";
+  fs::copy_file(dir_.path() + "/data.bin", shard);
+  write_file(shard + ".metadata", "x|2\n");
+  const uint64_t ends[] = {2000, 5000};
+  write_file(shard + ".index", std::string(reinterpret_cast<const char*>(ends), sizeof ends));
+  const std::vector<std::string> indexed = {"train_data=" + shard, "documents.reset_attention_mask=true"};
+  const std::string error = error_of(config("r", indexed));
+  EXPECT_NE(error.find("valid_data: documents.eod_token_id"), std::string::npos) << error;
+  EXPECT_EQ(run(config("s", {indexed[0], indexed[1], "documents.eod_token_id=0"})), Exit::done);
+  EXPECT_EQ(run(config("t", {indexed[0], indexed[1], "valid_data=" + shard})), Exit::done);
+}
+
 TEST_F(TrainerTest, InterruptedEvaluationIsRepeatedUntilComplete) {
   for (int start = 0; start < 3; ++start) {
     EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 4, stop)), Exit::requeue);
