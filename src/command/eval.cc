@@ -247,7 +247,8 @@ void add_eval(Cli& cli) {
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb.add_option("--samples", args->samples, "maximum number of windows, spread evenly over the data; 0: all")
-      .show_default();
+      .show_default()
+      .check(non_negative());
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
   verb.add_option("--scores", args->scores, "file for the log probability of every choice, one line per question");

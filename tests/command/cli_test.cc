@@ -62,6 +62,7 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
     return std::vector<std::string>{"sample", "--checkpoint", "x", option, value};
   };
   expect_refused(sample("--max-tokens", "0"), {"--max-tokens: expected a number above 0, got 0"});
+  expect_refused({"eval", "x", "--samples", "-1"}, {"--samples: expected", "got -1"});
   expect_refused(sample("--max-tokens", "1.5"), {"--max-tokens: expected a whole number, got 1.5"});
   expect_refused(sample("--max-tokens", "010"), {"expected a whole number"});
   expect_refused(sample("--temperature", "nan"), {"--temperature: expected a finite number, got nan"});
