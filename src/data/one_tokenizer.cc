@@ -1,6 +1,8 @@
 #include "data/one_tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -31,11 +33,29 @@ std::string foreign_shard(const std::string& folder, std::span<const std::string
   return "";
 }
 
+// A file in the folder with the name but not the content of one that belongs to the tokenizer; "" if there is none.
+std::string other_file(const std::string& folder, const Tokenizer& tokenizer) {
+  for (const TokenizerFile& file : std::span(tokenizer.files()).subspan(1)) {
+    const std::string path = cat(folder, "/", file.name);
+    std::error_code missing;
+    const auto bytes = std::filesystem::file_size(path, missing);
+    if (!missing && (bytes != file.content.size() || read_file(path, int64_t(bytes)) != file.content)) return path;
+  }
+  return "";
+}
+
 }  // namespace
 
 void require_one_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::span<const std::string> own,
                            bool overwrite) {
-  if (has_tokenizer(folder, tokenizer.files()[0].content)) return;
+  if (has_tokenizer(folder, tokenizer.files()[0].content)) {
+    const std::string other = overwrite ? "" : other_file(folder, tokenizer);
+    if (other.empty()) return;
+    throw Error(cat(other,
+                    ": is of another tokenizer, and the shards' own would replace it; choose another folder, or "
+                    "--overwrite"),
+                Exit::usage);
+  }
   const std::string others = foreign_shard(folder, own);
   if (!overwrite || !others.empty())
     throw Error(cat(folder, "/", kTokenizerFile, ": this folder has shards of another tokenizer",

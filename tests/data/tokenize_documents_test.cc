@@ -278,6 +278,19 @@ TEST_F(DocumentsTest, OneFolderHasOneTokenizer) {
   EXPECT_EQ(find_tokenizer(dir / "out/e_train_000000.bin")->name(), "byte");
 }
 
+TEST_F(DocumentsTest, FilesOfAnotherTokenizerStay) {
+  input(".txt", words(1, 50'000));
+  std::filesystem::create_directories(dir / "out");
+  write_bytes(dir / "out/merges.txt", "of a model");
+  expect_parts(error_of([&] { tokenize(options); }), {"out/merges.txt", "another tokenizer", "--overwrite"});
+  options.overwrite = true;
+  tokenize(options);
+  EXPECT_EQ(find_tokenizer(dir / "out/d_train_000000.bin")->name(), "gpt2");
+  options.overwrite = false;
+  options.output_prefix = dir / "out/e";
+  tokenize(options);
+}
+
 // A link planted at the path of a future shard is replaced.
 TEST_F(DocumentsTest, PlantedLinksAreNotFollowed) {
   input(".txt", words(1, 50'000));
