@@ -189,6 +189,8 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
               100 * run.flops / least / run.peak, format_count(run.peak).c_str(),
               rates_in_words(limits.most, engine).c_str());
+  if (engine.options().documents_per_sequence > 1)
+    std::printf("                  documents count as whole sequences in attention; shorter ones are faster\n");
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
   print_offload(engine, limits, offload, least, update);

@@ -153,6 +153,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("weights of tokens further ahead", DType::f32, {m}, &in.ahead_weights);
   }
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
+  if (options_.documents_per_sequence > 1) batch.sequences = options_.micro_batch_size;
   if (in_ring()) batch.piece_length = part_.piece_length();
   if (part_.ranks > 1) {
     if (!in_ring() || routes_sequences())

@@ -98,12 +98,14 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
                      .spans = batch.spans,
                      .shape = shape,
                      .top = max_attention_logits(c, shape, layer),
+                     .sequences = batch.sequences,
                      .amax = y.amax});
   add_sinks(n, y.t, lse.t, sinks);
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, cos_sin,
-                         positions = cos_sin ? batch.positions : Tensor{}, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans,
+                         sequences = batch.sequences, shape, cos_sin, positions = cos_sin ? batch.positions : Tensor{},
+                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
     add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
     const Packed x(kept.t, shape), dx(d.t, shape);
@@ -119,7 +121,8 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
                          .spans = spans,
                          .shape = shape,
                          .cos_sin = cos_sin,
-                         .positions = positions});
+                         .positions = positions,
+                         .sequences = sequences});
     cc.put(sx, std::move(d));
   });
   return out;

@@ -20,6 +20,7 @@ struct Batch {
   Tensor previous;   // [N] i32: the preceding token of the sequence or document, vocab_size for the first one; only for
                      // models with smear, else absent
   Tensor spans;  // [S, 6] i32: which keys each query sees; [2 S, 6] with context_rows, more tables in ring attention
+  int64_t sequences = 0;     // sequences of the micro-batch if spans may be documents, else 0: one per span
   Tensor context_rows;       // [all rows] i32 with context parallelism: ContextPart::rows_of_ranks(); absent in a ring
                              // whose routers balance no sequences
   int64_t piece_length = 0;  // tokens, with context parallelism as a ring: nn/ring.h; else 0

@@ -97,19 +97,20 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
                          .v = values(kv.t, shape),
                          .spans = half(batch.spans, h),
                          .shape = shape,
-                         .top = max_attention_logits(c, shape, layer)});
+                         .top = max_attention_logits(c, shape, layer),
+                         .sequences = batch.sequences});
   }
   add_sinks(n, y.t, lse.t, sinks);
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans,
-                         order = batch.context_rows, shape, block, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, batch, shape, block, sx = qkv.slot(),
+                         s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
     add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
     std::array<Buffer, 2> dkv;
     {
-      const Buffer kv = gather(cc, kept.t, order, shape);
+      const Buffer kv = gather(cc, kept.t, batch.context_rows, shape);
       for (const int64_t h : {0, 1}) {
         Buffer& sums = dkv[size_t(h)] = cc.alloc("gradients of keys and values", kv.t.dtype, kv.t.shape);
         cc.run(AttentionBwd{.dq = half(queries(d.t, shape), h),
@@ -121,13 +122,14 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
                             .q = half(queries(kept.t, shape), h),
                             .k = keys(kv.t, shape),
                             .v = values(kv.t, shape),
-                            .spans = half(spans, h),
-                            .shape = shape});
+                            .spans = half(batch.spans, h),
+                            .shape = shape,
+                            .sequences = batch.sequences});
       }
     }
     cc.run(Add{.y = dkv[0].t, .a = dkv[0].t, .b = dkv[1].t});
     dkv[1] = {};
-    scatter(cc, d.t, std::move(dkv[0]), order, shape);
+    scatter(cc, d.t, std::move(dkv[0]), batch.context_rows, shape);
     cc.put(sx, d);
   });
   return out;

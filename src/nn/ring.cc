@@ -202,6 +202,7 @@ namespace {
 // Backward of ring attention: gradients of this rank's rows [rows, (H + 2K) D].
 struct RingBackward {
   Tensor qkv, y, lse, spans;
+  int64_t sequences;  // as in Batch
   AttentionShape shape;
   Ring ring;
 
@@ -248,7 +249,8 @@ struct RingBackward {
                          .v = values(some, shape),
                          .spans = tables.next(),
                          .shape = shape,
-                         .seen = pair.seen});
+                         .seen = pair.seen,
+                         .sequences = sequences});
       c.run(Add{.y = half(dq, pair.q), .a = half(dq, pair.q), .b = of_queries.t});
       c.run(Add{.y = half(dkv, pair.k), .a = half(dkv, pair.k), .b = of_keys.t});
     }
@@ -284,7 +286,8 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
                            .spans = tables.next(),
                            .shape = shape,
                            .top = max_attention_logits(c, shape, layer),
-                           .seen = pair.seen});
+                           .seen = pair.seen,
+                           .sequences = batch.sequences});
         c.run(
             MergeAttention{.y = half(y.t, pair.q), .lse = half(lse.t, pair.q), .part = part.t, .part_lse = part_lse.t});
       }
@@ -300,12 +303,12 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
   }
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block,
-                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans,
+                         sequences = batch.sequences, shape, ring, block, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s);
     add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
-    const RingBackward backward{kept.t, y.t, lse.t, spans, shape, ring};
+    const RingBackward backward{kept.t, y.t, lse.t, spans, sequences, shape, ring};
     cc.put(sx, backward.run(cc, dy.t));
   });
   return out;

@@ -47,6 +47,14 @@ inline bool valid_pattern(const AttentionShape& s) {
   return p.group == 0 ? p.summary == 0 : s.window == 0 && p.summary >= 0 && p.summary < p.group;
 }
 
+// Mean number of keys that a query sees, for cost(). Documents count as whole sequences, as in MFU, since their lengths
+// are data.
+template <class Op>
+double keys_seen(const Op& op) {
+  const double keys = double(op.k.rows()) / double(std::max<int64_t>(op.sequences ? op.sequences : op.spans.rows(), 1));
+  return keys * visible_fraction(op.shape, op.seen, keys);
+}
+
 // Checks the inputs common to AttentionFwd and AttentionBwd.
 template <class Op>
 void expect_inputs(Expect& e, const Op& op) {
@@ -72,8 +80,9 @@ struct AttentionFwd {
   AttentionShape shape;
   // Optional [H] f32: becomes max(itself, the head's visible scores after scale and softcap). NaN scores are ignored.
   Tensor top = {};
-  double seen = 0.5;  // for cost(): fraction of the query/key pairs of a span that are visible
-  Tensor amax = {};   // optional [1] f32: amax of y; see ops/norm.h
+  double seen = 0.5;      // for cost(): fraction of the query/key pairs of a sequence that are visible
+  int64_t sequences = 0;  // for cost(): sequences that share the keys equally; 0: as many as rows of `spans`
+  Tensor amax = {};       // optional [1] f32: amax of y; see ops/norm.h
   static constexpr const char* kName = "attention_fwd";
   std::array<Field, 8> fields() {
     return {{{"y", Io::out, &y},
@@ -92,11 +101,7 @@ struct AttentionFwd {
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.amax("amax", amax);
   }
-  // Assumes that the spans share all keys equally, which is the least possible; empty rows of the table count as spans.
-  Cost cost() const {
-    const double keys = double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
-    return {4.0 * visible_fraction(shape, seen, keys) * double(q.numel()) * keys, traffic(*this)};
-  }
+  Cost cost() const { return {4.0 * keys_seen(*this) * double(q.numel()), traffic(*this)}; }
 };
 
 // Rows of dq, dk, dv outside every span are written as zeros. Spans must not share key rows (in forward they may).
@@ -112,6 +117,7 @@ struct AttentionBwd {
   Tensor cos_sin = {};    // [P, D] f32, as in Rope; if absent, dq and dk are the gradients of q and k themselves
   Tensor positions = {};  // with cos_sin only: [Nq] i32, each < P, of queries and keys, so Nk = Nq
   double seen = 0.5;      // as in forward
+  int64_t sequences = 0;  // as in forward
   static constexpr const char* kName = "attention_bwd";
   std::array<Field, 12> fields() {
     return {{{"dq", Io::out, &dq},
@@ -139,10 +145,7 @@ struct AttentionBwd {
         .that(k.rows() == q.rows() && shape.head_dim % 2 == 0, "positions",
               "as many keys as queries, an even head_dim");
   }
-  Cost cost() const {
-    const double keys = double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
-    return {10.0 * visible_fraction(shape, seen, keys) * double(q.numel()) * keys, traffic(*this)};
-  }
+  Cost cost() const { return {10.0 * keys_seen(*this) * double(q.numel()), traffic(*this)}; }
 };
 
 // Merges attention over one set of keys (y, lse) with attention over another (part, part_lse): with e = log(exp(lse) +

@@ -89,6 +89,10 @@ TEST(Flops, AttentionLaunchesCostWhatTheLayerCounts) {
     forward.spans = backward.spans = spans;
     EXPECT_NEAR(forward.cost().flops / counted, 4. / 12, 1e-12) << "a window of " << mask.window;
     EXPECT_NEAR(backward.cost().flops / counted, 10. / 12, 1e-12) << "a window of " << mask.window;
+    forward.spans.shape = backward.spans.shape = {10 * kSequences, kSpanWords};  // a table with room for documents
+    forward.sequences = backward.sequences = kSequences;
+    EXPECT_NEAR(forward.cost().flops / counted, 4. / 12, 1e-12) << "documents";
+    EXPECT_NEAR(backward.cost().flops / counted, 10. / 12, 1e-12) << "documents";
     forward.seen = 1;  // ring attention: keys of earlier tokens
     EXPECT_LE(forward.cost().flops,
               4. * double(x.numel() * std::min(kTokens, mask.window > 0 ? mask.window : kTokens)));
