@@ -96,8 +96,7 @@ void sync_fd(const Fd& file, const std::string& path) {
   struct stat info;
   if (error != EEXIST && fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode))
     throw Error(cat("creating ", path,
-                    ": it is a symbolic link, which is not followed: remove it, or name the place "
-                    "where it leads"));
+                    ": it is a symbolic link, which is not followed: remove it, or give the path that it points to"));
   throw_io("creating", path, error);
 }
 
@@ -217,8 +216,8 @@ bool lock_file(const Fd& file, const std::string& path, std::string_view what) {
   if (errno == EWOULDBLOCK) return false;
   if (errno != ENOSYS && errno != ENOLCK && errno != EOPNOTSUPP) throw_io("locking", path, errno);
   log::warn("locking ", path, ": ", std::generic_category().message(errno),
-            ": this file system has no locks, so nothing prevents ", what,
-            ": make sure yourself that only one is there");
+            ": this file system does not support file locks, so nothing prevents ", what,
+            ": make sure that only one of them runs");
   return true;
 }
 
@@ -268,10 +267,10 @@ void make_dirs(const std::string& path) {
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
   // The path comes from a source that no shell has expanded, and hardly anyone wants a folder named "~".
   if (path == "~" || path.starts_with("~/"))
-    throw Error(
-        cat("creating the folder ", path, ": no shell has replaced the ~ (as in --option=~/x); write $HOME, or ./",
-            path, " for a folder of that name"),
-        Exit::usage);
+    throw Error(cat("creating the folder ", path,
+                    ": the shell did not expand ~ (it does not in --option=~/x): write $HOME, or ./", path,
+                    " for a folder of that name"),
+                Exit::usage);
   const std::string clean = path.size() > 1 && path.back() == '/' ? path.substr(0, path.size() - 1) : path;
   const std::string parent = parent_dir(clean);
   if (parent != clean) make_dirs(parent);
@@ -281,7 +280,7 @@ void make_dirs(const std::string& path) {
     if (stat(clean.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
     if (lstat(clean.c_str(), &info) == 0 && S_ISLNK(info.st_mode))
       throw Error(cat("creating the folder ", clean,
-                      ": it is a symbolic link that leads to no folder: remove it, or make the folder it names"));
+                      ": it is a symbolic link to a folder that does not exist: remove it, or create that folder"));
     throw_io("creating the folder", clean, ENOTDIR);
   }
   fsync_dir(parent);

@@ -83,7 +83,7 @@ int Output::write(std::string_view text) {
   look();
   if (stuck_) advance({});
   if (left_out_ > 0 && !stuck_) {
-    pending_ += cat("[", left_out_, " lines are left out, for nobody took them]\n");
+    pending_ += cat("[", left_out_, " lines were dropped, since nothing read them]\n");
     left_out_ = 0;
   }
   const bool fits = pending_.empty() || pending_.size() + text.size() <= kMaxPending;

@@ -34,12 +34,12 @@ const void* load_plugin(const std::string& name, const char* entry, std::string*
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
       const char* reason = dlerror();
-      *why = cat(path.string(), " does not load: ", reason ? reason : "unknown reason");
+      *why = cat(path.string(), " cannot be loaded: ", reason ? reason : "unknown reason");
       return nullptr;
     }
     using Entry = const void* (*)();
     if (const auto call = reinterpret_cast<Entry>(dlsym(library, entry))) return call();
-    *why = cat(path.string(), " has no ", entry);
+    *why = cat(path.string(), " has no function ", entry);
     return nullptr;
   }
   *why = cat("no ", file, " in ATHANOR_PLUGIN_DIR, next to the program or in ../lib/athanor");

@@ -27,8 +27,8 @@ void settle_moved_aside(const std::string& root, const std::string& old_path, in
   const std::string target = cat(root, "/", step_folder(step));
   const Verification v = verify_checkpoint(target, Depth::sizes);
   if (v.unreadable)
-    throw Error(cat(target, ": cannot be read, so that nothing says whether it or ", old_path,
-                    " is to stay: ", v.problem, "; make it readable, or remove one of the two"));
+    throw Error(cat(target, ": cannot be read, so it is unknown whether it or its earlier version ", old_path,
+                    " is complete: ", v.problem, "; make it readable, or remove one of the two"));
   if (v.ok) {
     remove_tree(old_path);
     return;
@@ -83,7 +83,7 @@ std::string RunLock::take() {
   if (!names(root_, folder_)) {  // network file systems refuse to lock folders
     Fd folder(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      return cat("unknown holder: it locks the folder itself, as a run does whose ", kLockName, " was removed");
+      return cat("unknown holder: it locks the folder itself, as a run does after its ", kLockName, " was removed");
     folder_ = std::move(folder);
   }
   if (ftruncate(file.get(), 0) != 0) throw_io("writing", path, errno);
@@ -101,10 +101,10 @@ void RunLock::keep() {
     other = take();
     if (other.empty())
       log::warn("save folder ", root_, ": ", kLockName,
-                " was removed while this run uses the folder: it is made again");
+                " was removed while this run uses the folder: it was created again");
   } catch (const Error& e) {  // training needs the folder only when it saves
     if (!std::exchange(told_, true))
-      log::warn("save folder ", root_, ": ", kLockName, " was removed and cannot be made again: ", e.what());
+      log::warn("save folder ", root_, ": ", kLockName, " was removed and cannot be created again: ", e.what());
     return;
   }
   if (!other.empty() && other != printable(holder_))

@@ -108,7 +108,7 @@ ManifestTensor parse_tensor(const Json& object, const std::string& where) {
   int64_t bytes = int64_t(size_of(t.dtype));
   for (int i = 0; i < t.shape.rank; ++i) {
     if (t.begin.dim[i] > t.end.dim[i] || t.end.dim[i] > t.shape.dim[i])
-      f.fail(cat(printable(t.name), ": slice ", t.begin, " to ", t.end, " does not lie in shape ", t.shape));
+      f.fail(cat(printable(t.name), ": slice ", t.begin, " to ", t.end, " is outside shape ", t.shape));
     if (__builtin_mul_overflow(bytes, t.shape.dim[i], &bytes))
       f.fail(cat(printable(t.name), ": the size of shape ", t.shape, " overflows 64 bits"));
   }
@@ -122,8 +122,8 @@ void check_names(const Manifest& m, const std::string& where) {
   std::set<std::tuple<std::string_view, std::string_view>> tensors;
   for (const ManifestTensor& t : m.tensors) {
     if (!files.contains(t.file))
-      throw Error(cat(where, ": the tensor ", printable(t.name), " is said to lie in ", printable(t.file),
-                      ", which is not listed"));
+      throw Error(cat(where, ": the tensor ", printable(t.name), " refers to file ", printable(t.file),
+                      ", which the manifest does not list"));
     if (!tensors.emplace(t.file, t.name).second)
       throw Error(cat(where, ": the tensor ", printable(t.name), " of ", printable(t.file), " is listed twice"));
   }

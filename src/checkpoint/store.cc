@@ -84,8 +84,8 @@ void move_out_of_the_way(const std::string& path) {
     const std::string free = cat(path, ".moved-", i);
     if (std::filesystem::exists(std::filesystem::symlink_status(free, none))) continue;
     rename_path(path, free);
-    return log::warn("checkpoint: ", path, " was there and is no checkpoint (it has no ", kManifestName,
-                     "): it is now ", free);
+    return log::warn("checkpoint: ", path, " existed but is not a checkpoint (it has no ", kManifestName,
+                     "): it was renamed to ", free);
   }
 }
 
@@ -94,7 +94,7 @@ void name_latest(const std::string& root, int64_t step) {
   try {
     write_file(cat(root, "/", kLatestName), cat(step_folder(step), "\n"));
   } catch (const Error& e) {
-    log::warn("step ", step, " is saved, but not named as the latest: ", e.what());
+    log::warn("checkpoint: step ", step, " is saved, but the file ", kLatestName, " does not name it: ", e.what());
   }
 }
 
@@ -139,7 +139,7 @@ CheckpointWriter::Unfinished::~Unfinished() {
   try {
     remove_tree(path);
   } catch (const Error& e) {
-    log::warn("leaving an unfinished checkpoint behind: ", e.what());
+    log::warn("checkpoint: an unfinished one was left behind, since it cannot be removed: ", e.what());
   }
 }
 
@@ -269,14 +269,14 @@ std::string checkpoint_at(const std::string& path, const Verify& verify) {
     const Verification whole = verify(folder);
     if (whole.ok) return folder;
     throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
-                    parent_dir(folder), "` shows what there is"));
+                    parent_dir(folder), "` lists the checkpoints there"));
   }
   std::vector<std::string> skipped;
   const auto newest = newest_valid(folder, &skipped, verify);
   for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
   if (!newest)
     throw Error(cat("load: ", folder, ": none of its checkpoints is whole; `athanor checkpoint list ", folder,
-                    "` says what is wrong with them"));
+                    "` shows what is wrong with them"));
   return newest->path;
 }
 
@@ -300,8 +300,8 @@ std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<
     const Verification v = verify(info.path);
     if (v.ok) return info;
     if (v.unreadable)
-      throw Error(cat(info.path, ": cannot be read, so that nothing says whether it is whole: ", v.problem,
-                      "; make it readable, or move it out of ", root, " to go on without it"));
+      throw Error(cat(info.path, ": cannot be read, so it cannot be verified: ", v.problem,
+                      "; make it readable, or move it out of ", root, " to continue without it"));
     if (why_skipped) why_skipped->push_back(cat(step_folder(info.step), ": ", v.problem));
   }
   return std::nullopt;

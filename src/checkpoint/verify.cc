@@ -70,7 +70,10 @@ Damage locate(const Manifest& manifest, const std::string& name, const std::stri
       if (t.file != name) continue;
       const TensorEntry* entry = file.find(t.name);
       if (!entry)
-        return {.tensor = t.name, .begin = 0, .end = file.header().data_begin(), .reason = "its header lacks it"};
+        return {.tensor = t.name,
+                .begin = 0,
+                .end = file.header().data_begin(),
+                .reason = "the header of the file does not list the tensor"};
       const int64_t end = entry->offset + entry->bytes;
       if (hash_range(fd, entry->offset, end, path) != t.xxh3)
         return {.tensor = t.name, .begin = entry->offset, .end = end, .reason = "the data differs from what was saved"};

@@ -45,7 +45,7 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
     const auto& name = file.get_ref<const std::string&>();
     if (!is_plain_file_name(name))
       throw Error(cat(where, ": weight_map: ", printable(tensor), ": the file name ", printable(name),
-                      " is refused: files must lie in the folder itself"));
+                      " is refused: files must be in the folder itself"));
     files.emplace(tensor, name);
   }
   return files;
@@ -55,7 +55,7 @@ WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : pat
   const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
   const bool both = exists(index) && exists(cat(path, "/", single));
   if (both)
-    log::info(path, ": holds ", single, " and ", single, ".index.json; the former is taken, as transformers does");
+    log::info(path, ": holds ", single, " and ", single, ".index.json; the single file is read, as by transformers");
   if (is_folder(path) && exists(index) && !both) {
     add_indexed(index);
   } else {
@@ -79,7 +79,7 @@ void WeightFiles::add_indexed(const std::string& index) {
   for (const auto& [tensor, file] : map) {
     const auto it = tensors_.find(tensor);
     if (it == tensors_.end() || it->second.file->path() != cat(path_, "/", file))
-      throw Error(cat(index, ": says that ", printable(tensor), " lies in ", file, ", which does not hold it"));
+      throw Error(cat(index, ": places the tensor ", printable(tensor), " in ", file, ", which does not contain it"));
   }
 }
 
@@ -89,8 +89,7 @@ void WeightFiles::add_file(const std::string& path) {
   for (const TensorEntry& t : file.tensors()) {
     const auto [it, added] = tensors_.emplace(t.name, Place{&file, &t});
     if (!added)
-      throw Error(
-          cat(path_, ": the tensor ", printable(t.name), " lies in ", it->second.file->path(), " and in ", path));
+      throw Error(cat(path_, ": the tensor ", printable(t.name), " is in ", it->second.file->path(), " and in ", path));
   }
 }
 

@@ -72,7 +72,8 @@ TEST_F(File, FileSystemWithoutLocksOnlyWarns) {
       EXPECT_TRUE(lock_file(file, at("lock"), "two runs")) << error;
     no_locks = 0;
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(said.find("has no locks") != said.npos && said.find("two runs") != said.npos, error != EIO) << said;
+    EXPECT_EQ(said.find("does not support file locks") != said.npos && said.find("two runs") != said.npos, error != EIO)
+        << said;
   }
 }
 
@@ -89,7 +90,7 @@ TEST_F(File, PlantedLinksAreNotFollowed) {
   EXPECT_ERROR(create_below(at("run"), "dangling", O_WRONLY), "run/dangling", "symbolic link");
   EXPECT_ERROR(create_below(at("run"), "../victim", O_WRONLY), "expected a path");
   EXPECT_ERROR(OutputFile(at("run/log")), "run/log", "File exists");
-  EXPECT_ERROR(make_dirs(at("run/dangling")), "run/dangling", "leads to no folder");
+  EXPECT_ERROR(make_dirs(at("run/dangling")), "run/dangling", "link to a folder that does not exist");
   EXPECT_ERROR(make_new_dir(at("run/sub")), "run/sub", "File exists");
   ASSERT_EQ(mkfifo(at("run/pipe").c_str(), 0600), 0);
   EXPECT_ERROR(create_below(at("run"), "pipe", O_WRONLY), "run/pipe");
@@ -299,14 +300,14 @@ TEST(ExpandHome, ExpandsOnlyTheOwnHome) {
   EXPECT_EQ(expand_home("~/runs/a"), "/home/me/runs/a");
   EXPECT_EQ(expand_home("~"), "/home/me");
   for (const char* path : {"", "runs/~/a", "./~/a", "/x", "~backup.bin"}) EXPECT_EQ(expand_home(path), path);
-  expect_error([] { expand_home("~other/a"); }, {"~other/a", "only ~/"});
+  expect_error([] { expand_home("~other/a"); }, {"~other/a", "expected ~/"});
   unsetenv("HOME");
-  expect_error([] { expand_home("~/a"); }, {"~/a", "HOME is not set"});
+  expect_error([] { expand_home("~/a"); }, {"~/a", "HOME, which is not set"});
   if (before) setenv("HOME", kept.c_str(), 1);
 }
 
 TEST(MakeDirs, NeverMakesAFolderNamedTilde) {
-  for (const char* path : {"~", "~/a/b"}) expect_error([&] { make_dirs(path); }, {path, "no shell"});
+  for (const char* path : {"~", "~/a/b"}) expect_error([&] { make_dirs(path); }, {path, "the shell did not expand ~"});
   EXPECT_FALSE(std::filesystem::exists("~"));
 }
 

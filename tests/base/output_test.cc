@@ -61,7 +61,7 @@ TEST_P(EveryKind, WriterDoesNotBlockWithoutAReaderAndKeepsTheOrder) {
   int next = 0, later = 0;
   while (got.find(cat("line ", next, " ")) != std::string::npos) ++next;
   for (size_t at = 0; (at = got.find("later\n", at)) != std::string::npos; ++at) ++later;
-  const size_t left_out = got.find(cat("[", kLines - next + kLater - later, " lines are left out"));
+  const size_t left_out = got.find(cat("[", kLines - next + kLater - later, " lines were dropped"));
   EXPECT_GT(next, 1000) << "the first lines are kept";
   EXPECT_LT(next, kLines) << "memory is bounded";
   EXPECT_NE(left_out, std::string::npos) << "whoever reads again learns what is missing";

@@ -224,8 +224,8 @@ TEST_F(Store, RemovedLockFileStillExcludesASecondRun) {
   lock.keep();
   lock.keep();
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("it is made again"), std::string::npos) << log;
-  EXPECT_EQ(log.find("it is made again"), log.rfind("it is made again")) << log;
+  EXPECT_NE(log.find("it was created again"), std::string::npos) << log;
+  EXPECT_EQ(log.find("it was created again"), log.rfind("it was created again")) << log;
   EXPECT_ERROR(RunLock{root}, "in use by another run", cat("process ", getpid()));
 }
 

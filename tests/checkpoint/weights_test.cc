@@ -102,14 +102,14 @@ TEST_F(Weights, IndexMustMatchTheFiles) {
   EXPECT_EQ(index.size(), data.size());
   const std::string name = at("model.safetensors.index.json");
   spill(name, R"({"weight_map":{"t1":"model-00004-of-00004.safetensors","t2":"model-00001-of-00004.safetensors"}})");
-  EXPECT_ERROR(WeightFiles{dir}, "says that 't1' lies in model-00004", "does not hold it");
+  EXPECT_ERROR(WeightFiles{dir}, "places the tensor 't1' in model-00004", "does not contain it");
   spill(name, R"({"weight_map":{"nope":"model-00001-of-00004.safetensors"}})");
-  EXPECT_ERROR(WeightFiles{dir}, "'nope'", "does not hold it");
+  EXPECT_ERROR(WeightFiles{dir}, "'nope'", "does not contain it");
   spill(name, R"({"weight_map":{"t1":"absent.safetensors"}})");
   EXPECT_ERROR(WeightFiles{dir}, "absent.safetensors", "No such file");
   std::filesystem::copy_file(at(shards[0].file), at("copy.safetensors"));
   spill(name, cat(R"({"weight_map":{"t1":"copy.safetensors","t2":")", shards[0].file, "\"}}"));
-  EXPECT_ERROR(WeightFiles{dir}, "lies in", "copy.safetensors", shards[0].file);
+  EXPECT_ERROR(WeightFiles{dir}, "is in", "copy.safetensors", shards[0].file);
   spill(name, weight_index_json(shards, data));
   EXPECT_ERROR(WeightFiles{dir}.at("nope"), "no tensor 'nope'", "7 others");
   EXPECT_ERROR(WeightFiles{at("nothing")}, at("nothing"), "No such file");

@@ -103,7 +103,7 @@ TEST(Parse, PathsMayBeginWithTheHomeFolder) {
   EXPECT_EQ(c.train_data[0].path, home + "/x.bin");
   EXPECT_EQ(c.train_data[1].path, home + "/y*.bin");
   EXPECT_EQ(c.valid_data[0].path, home + "/v.bin");
-  expect_parts(error_in(small_config("\"save\": \"~other/a\",\n")), {"run.json:2: save", "~other/a", "only ~/"});
+  expect_parts(error_in(small_config("\"save\": \"~other/a\",\n")), {"run.json:2: save", "~other/a", "expected ~/"});
 }
 
 TEST(Parse, MissingKeysAreNamed) {

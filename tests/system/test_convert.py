@@ -183,7 +183,7 @@ class FolderTest(SystemTest):
         (self.folder / "model" / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": {"model.norm.weight": "../model.safetensors"}}))
         done = self.run_program("import", "model", "out", code=ERROR)
-        self.assertIn("files must lie in the folder itself", done.err)
+        self.assertIn("files must be in the folder itself", done.err)
         self.assertFalse((self.folder / "out").exists())
 
     def test_logits_have_the_requested_shape(self):
