@@ -54,7 +54,7 @@ class Background final : public Communicator {
 
  private:
   [[noreturn]] static void refuse(const char* call) {
-    check_failed(__FILE__, __LINE__, call, "a communicator in the background has all_reduce and all_gather alone");
+    check_failed(__FILE__, __LINE__, call, "a background communicator supports only all_reduce and all_gather");
   }
   void start(std::function<void()> call) {
     {

@@ -36,7 +36,7 @@ std::optional<Frame> Channel::take() {
   if (buffer.size() < end + sizeof(Tag)) return std::nullopt;
   const Tag tag = tag_of(session_.in, std::string_view(buffer).substr(0, end));
   if (!same_bytes(as_text(tag), std::string_view(buffer).substr(end, sizeof(Tag))))
-    throw Error("a message was changed on its way, or is not from there: its tag is wrong");
+    throw Error("a message has a wrong authentication tag: it was changed on the way, or another program sent it");
   Frame f{buffer[kLength], buffer.substr(kLength + 1, length - 1)};
   buffer.erase(0, end + sizeof(Tag));
   return f;

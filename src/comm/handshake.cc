@@ -37,13 +37,12 @@ Session session_of(const std::string& secret, const std::string& nonce, const st
 }
 
 std::string meaning(char verdict, const std::string& dialled) {
-  if (verdict == kOtherSecret) return "it does not let us in: the secrets of the job differ";
-  if (verdict == kOtherPurpose) return "it does not let us in: it expects connections of another kind";
+  if (verdict == kOtherSecret) return "it refused this rank: the secrets of the job differ";
+  if (verdict == kOtherPurpose) return "it refused this rank: it expects connections of another kind";
   if (verdict == kOtherAddress)
-    return cat("it was not reached at ", dialled,
-               ", which we dialled: somebody relays the connection, or translates "
-               "addresses");
-  return "something else than a rank of this program listens there";
+    return cat("it refused this rank: the connection was opened to ", dialled,
+               " but arrived at another address: a proxy relays it, or NAT translates addresses");
+  return "a program that is no rank of athanor listens there";
 }
 
 // Limits the descriptors of unauthenticated connections, so that the run can still open its files.
@@ -69,7 +68,8 @@ Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, 
   e.fd = connect_to(to, deadline, &e.why);
   if (!e.fd) return e;
   std::string hello(kMagic.size() + kNonce, '\0');
-  if (!recv_all(e.fd, hello.data(), hello.size(), deadline)) return failed("whoever listens there does not greet");
+  if (!recv_all(e.fd, hello.data(), hello.size(), deadline))
+    return failed("the program that listens there sends no greeting");
   if (!hello.starts_with(kMagic)) return failed(meaning('\0', ""));
   const std::string nonce = hello.substr(kMagic.size());
   std::string answer = random_bytes(kNonce);
@@ -82,7 +82,7 @@ Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, 
   std::string verdict(kVerdict, '\0');
   if (!send_all(e.fd, message.data(), message.size(), deadline) ||
       !recv_all(e.fd, verdict.data(), verdict.size(), deadline))
-    return failed("whoever listens there greets and then says nothing");
+    return failed("the program that listens there sends a greeting and then nothing");
   if (verdict[0] != kWelcome) return failed(meaning(verdict[0], dialled), true);
   if (!same_bytes(verdict.substr(1), mac(secret, "listener", nonce, answer)))
     return failed("it does not know the secret of the job", true);
@@ -114,9 +114,8 @@ void Doorkeeper::add_to(std::vector<pollfd>& fds) const {
 
 std::string Doorkeeper::strangers() const {
   if (strangers_ == 0) return "";
-  return cat("; ", strangers_, strangers_ == 1 ? " connection" : " connections",
-             " came with another secret, the last from ", last_stranger_,
-             ": see whether ATHANOR_SECRET_FILE or ATHANOR_SECRET is the same for all ranks");
+  return cat("; ", strangers_, strangers_ == 1 ? " connection" : " connections", " had another secret, the last from ",
+             last_stranger_, ": check that ATHANOR_SECRET_FILE or ATHANOR_SECRET is the same for all ranks");
 }
 
 void Doorkeeper::accept() {
@@ -150,15 +149,16 @@ Doorkeeper::Stage Doorkeeper::judge(Applicant& a) {
     last_stranger_ = remote_endpoint(a.pipe.fd());
     if (++strangers_ == 1)
       log::warn("rendezvous: a connection from ", last_stranger_,
-                " came with another secret: a rank of another job, or the secret is not the same for all ranks");
+                " had another secret: it is a rank of another job, or ATHANOR_SECRET_FILE or ATHANOR_SECRET differs "
+                "between ranks");
     return refuse(kOtherSecret);
   }
   if (FieldReader(std::string_view(answer).substr(kNonce)).u64() != uint64_t(purpose_)) return refuse(kOtherPurpose);
   const std::string dialled = answer.c_str() + kAnswer - kDialled, here = local_endpoint(a.pipe.fd());
   if (dialled != here) {
     if (!std::exchange(relayed_, true))
-      log::warn("rendezvous: a rank dialled ", dialled, " and arrived at ", here,
-                ": somebody relays the connection, or translates addresses; it is not let in");
+      log::warn("rendezvous: a rank connected to ", dialled, " but arrived at ", here,
+                ": a proxy relays the connection, or NAT translates addresses; the connection is refused");
     return refuse(kOtherAddress);
   }
   a.answer = answer;

@@ -57,9 +57,8 @@ class TcpLink final : public Link {
     if (t.done < total(t)) return Outcome::moved;
     t.ended = true;
     if (!same_bytes(as_text(session_.in.end()), as_text(received_)))
-      throw Error(cat("tcp: what came from rank ", t.peer,
-                      " is not what it sent, its tag is wrong: somebody else writes ",
-                      "on this network (docs/security.md)"));
+      throw Error(cat("tcp: a message from rank ", t.peer,
+                      " has a wrong authentication tag: another program writes to this connection (docs/security.md)"));
     return Outcome::moved;
   }
 

@@ -109,7 +109,8 @@ RankInfo from_anyone(const RankFlags& flags, const Variables& v) {
                "SLURM_NTASKS"));
   if (v.has("PMIX_RANK"))
     refuse(
-        "PMIX_RANK is set, but nothing tells the number of ranks; set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+        "PMIX_RANK is set, but no variable gives the number of ranks; set RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT");
   return {};
 }
 
@@ -186,7 +187,7 @@ RankInfo find_ranks(const RankFlags& flags, const EnvironmentVariables& environm
   }
   if (r.host.empty())
     refuse(cat(r.launcher, ": ", r.world,
-               " ranks, but nothing tells where they meet; set MASTER_ADDR to a name or address ",
+               " ranks, but no variable gives the rendezvous address; set MASTER_ADDR to a name or address ",
                "of rank 0's machine (127.0.0.1 if all ranks are on one machine) and MASTER_PORT to a free port there"));
   if (r.port < 1 || r.port > 65535) refuse(cat("rendezvous port: expected 1 to 65535, got ", r.port));
   return r;

@@ -41,7 +41,7 @@ std::vector<RankFrame> unbundle(const Frame& all, const RankTree& tree, int send
     const uint64_t rank = fields.u64();
     const char kind = char(fields.u64());
     if (rank >= uint64_t(tree.ranks) || !tree.is_below(int(rank), sender))
-      throw Error(cat("it speaks for rank ", rank, ", which is not below it"));
+      throw Error(cat("it sent a message for rank ", rank, ", which is not below it in the tree"));
     frames.push_back({int(rank), {kind, fields.text()}});
   }
   return frames;
@@ -107,7 +107,7 @@ void Relay::serve() {
       turn();
     } catch (const std::exception& e) {
       std::string why;
-      put_text(why, cat("what it passes on between ranks failed: ", e.what()));
+      put_text(why, cat("relaying messages between ranks failed: ", e.what()));
       return up_({'f', why});
     }
   }

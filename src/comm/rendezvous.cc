@@ -54,13 +54,14 @@ class LateNotice {
   std::string prefix_, suffix_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::string why_ = "neither the look-up of its name nor its port has answered";
+  std::string why_ = "neither the DNS look-up of its name nor its port has answered";
   std::jthread watch_;  // declared last, since its thread uses the other members
 };
 
 std::string why_no_key(const std::string& awaited_file) {
-  return cat("rank 0 has not put the secret of the job into ", awaited_file,
-             " yet, or this rank does not see it: name a folder that all machines share, or set ATHANOR_SECRET_FILE");
+  return cat("rank 0 has not written the secret of the job to ", awaited_file,
+             " yet, or this rank cannot see that file: choose a `save` folder that all machines share, or set "
+             "ATHANOR_SECRET_FILE");
 }
 
 }  // namespace
@@ -107,7 +108,7 @@ void Rendezvous::join() {
   const Deadline deadline = after(options_.timeout);
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
-                  cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
+                  cat("; retrying for ", options_.timeout, " s"), options_.notice_seconds);
   std::string why, refusal;  // refusal: reason given by another rank; says more than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
@@ -131,7 +132,7 @@ void Rendezvous::join() {
       const std::string said = cat("port ", to.port, ": ", e.why);
       if (!e.refused || said == refusal) continue;
       refusal = said;
-      log::warn("rendezvous: rank 0 at ", me.host, " ", refusal, "; trying on for ", options_.timeout, " s");
+      log::warn("rendezvous: rank 0 at ", me.host, " ", refusal, "; retrying for ", options_.timeout, " s");
     }
     if (!reason.empty()) why = reason;
     late.set_reason(why);
@@ -170,7 +171,7 @@ void Rendezvous::go_to_parent(Deadline deadline) {
   const int parent = tree().parent(rank());
   std::string to, host;
   deadline += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.timeouts.silence));
-  for (std::string why = "rank 0 has not said where it is";;) {
+  for (std::string why = "rank 0 has not sent its address yet";;) {
     pollfd entry = channel_->poll_entry();
     poll(&entry, 1, to.empty() ? std::min(100, milliseconds_left(deadline)) : int(kPause.count()));
     const bool open = channel_->advance();
@@ -196,8 +197,8 @@ void Rendezvous::go_to_parent(Deadline deadline) {
       why = e.why;
     }
     if (Clock::now() < deadline) continue;
-    throw Error(cat("rendezvous: rank ", rank(), " came to rank 0, but cannot reach rank ", parent, " (", host,
-                    "), which is above it, at ", to, ": ", why, "; a firewall may close its ports"),
+    throw Error(cat("rendezvous: rank ", rank(), " joined rank 0, but cannot reach rank ", parent, " (", host,
+                    "), its parent in the tree, at ", to, ": ", why, "; a firewall may block its ports"),
                 Exit::peer_lost);
   }
 }

@@ -87,12 +87,12 @@ void RendezvousServer::join(Guest guest) {
     channel.advance();
   };
   if (guest.world != world || guest.rank < 0 || guest.rank >= world)
-    return refuse(cat("rank ", guest.rank, " of ", guest.world, " came to a job of ", world,
+    return refuse(cat("rank ", guest.rank, " of ", guest.world, " joined a job of ", world,
                       " ranks: the ranks were started with different world sizes"));
   Member& m = members_[size_t(guest.rank)];
   if (m.joined)
     return refuse(
-        cat("rank ", guest.rank, " came twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
+        cat("rank ", guest.rank, " joined twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
   m.channel.emplace(std::move(guest.fd), std::move(guest.session));
   m.joined = true;
   m.visiting = guest.rank > 0 && tree_.parent(guest.rank) != 0;
@@ -123,7 +123,7 @@ void RendezvousServer::lose(int rank) {
   m.channel.reset();
   if (!m.quit)
     fail(cat(name(rank), " is gone: its process ended or was killed, or its machine is lost",
-             m.place.empty() ? "" : cat("; last heard of at ", m.place)));
+             m.place.empty() ? "" : cat("; last seen at ", m.place)));
 }
 
 void RendezvousServer::handle(int rank, const Frame& frame) {
@@ -156,7 +156,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
   } else if (frame.kind == 'm') {
     for (const RankFrame& f : unbundle(frame, tree_, rank)) handle_of_relay(f.rank, f.frame);
   } else {
-    throw Error(cat("a frame of kind ", int(frame.kind)));
+    throw Error(cat("a frame has the unknown kind ", int(frame.kind)));
   }
 }
 
@@ -219,15 +219,16 @@ void RendezvousServer::find_missing() {
   for (int r = 0; r < int(members_.size()); ++r)
     if (!members_[size_t(r)].joined) missing.push_back(r);
   if (!missing.empty())
-    fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", limits_.join,
-             " s: see whether they were started and can reach this machine", door_.strangers()));
+    fail(cat(rank_names(missing), " of ", members_.size(), " did not join the rendezvous within ", limits_.join,
+             " s: check that they were started and can reach this machine", door_.strangers()));
   std::vector<int> astray;
   for (int r = 0; r < int(members_.size()); ++r)
     if (!members_[size_t(r)].in_place) astray.push_back(r);
   if (!astray.empty())
-    fail(cat(rank_names(astray), " of ", members_.size(), " came to the rendezvous, but not to the ranks above them (",
-             name(tree_.parent(astray[0])), " above rank ", astray[0], ") within ", limits_.join,
-             " s: see whether their machines can reach each other"));
+    fail(cat(rank_names(astray), " of ", members_.size(),
+             " joined the rendezvous, but did not connect to their parents in the tree (",
+             name(tree_.parent(astray[0])), " is the parent of rank ", astray[0], ") within ", limits_.join,
+             " s: check that their machines can reach each other"));
 }
 
 std::string RendezvousServer::name(int rank) const {
@@ -250,7 +251,7 @@ void RendezvousServer::find_silent() {
 
 void RendezvousServer::blame_silent(const std::vector<int>& silent) {
   fail(cat(names(silent), " gave no sign of life for ", limits_.silence,
-           " s: stopped, or its machine or the network to it is lost; last heard of at ",
+           " s: stopped, or its machine or the network to it is lost; last seen at ",
            members_[size_t(silent[0])].place));
   for (const int r : silent) {  // do not wait for it to leave
     auto& channel = members_[size_t(r)].channel;
@@ -281,7 +282,7 @@ void RendezvousServer::find_hanging() {
   if (limit == 0 || idle < limit) return;
   fail(cat(names(guilty), guilty.size() > 1 ? " hang" : " hangs", ": no progress while others waited for ", limit,
            " s, since ", members_[size_t(guilty[0])].place,
-           "; raise the limit of what it was at (docs/distributed.md) if this is its usual pace"));
+           "; raise the timeout of that phase (docs/distributed.md) if it is usually this slow"));
 }
 
 }  // namespace athanor

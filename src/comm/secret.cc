@@ -53,9 +53,8 @@ std::string private_folder(const EnvironmentVariables& environment) {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", path, errno);
     if (is_private_folder(path)) return path;
   }
-  throw Error(cat(folder, ": this and ", kMostTaken,
-                  " folders with a number behind the name are not private ones of yours; "
-                  "set XDG_RUNTIME_DIR or TMPDIR to a folder that only you may write"),
+  throw Error(cat(folder, ": it and the folders ", folder, "-1 to -", kMostTaken - 1,
+                  " are not private to this user; set XDG_RUNTIME_DIR or TMPDIR to a folder that only you may write"),
               Exit::usage);
 }
 
@@ -72,8 +71,8 @@ std::string read_private(const std::string& path) {
   if (!file && errno == ENOENT) return "";
   if (!file) throw_io("opening", path, errno);
   struct stat s {};
-  if (fstat(file.get(), &s) != 0) throw_io("looking at", path, errno);
-  if (!S_ISREG(s.st_mode)) throw Error(cat(path, ": expected a file with a secret"), Exit::usage);
+  if (fstat(file.get(), &s) != 0) throw_io("reading owner and mode of", path, errno);
+  if (!S_ISREG(s.st_mode)) throw Error(cat(path, ": expected a regular file with a secret"), Exit::usage);
   require_private(s, path);
   return read_all(file, kMaxSecret, path);
 }
@@ -95,13 +94,11 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
   }
   const bool one_machine = is_loopback(ranks.host);
   if (!one_machine && save_folder.empty())
-    throw Error(
-        cat("ranks on several machines (they meet at ", ranks.host,
-            ") need a secret by which they know each other: rank 0 puts one into the `save` folder, but this run has "
-            "none; put one into a file of mode 0600 that all ranks can read, `head -c 32 /dev/urandom | base64 > "
-            "FILE`, "
-            "and set ATHANOR_SECRET_FILE to it"),
-        Exit::usage);
+    throw Error(cat("ranks on several machines (rendezvous at ", ranks.host,
+                    ") need a shared secret to authenticate each other: rank 0 writes one to the `save` folder, but "
+                    "this run has none; write one to a file of mode 0600 that all ranks can read, `head -c 32 "
+                    "/dev/urandom | base64 > FILE`, and set ATHANOR_SECRET_FILE to it"),
+                Exit::usage);
   if (!one_machine && ranks.rank == 0) make_dirs(save_folder);
   // The name is hidden, since the save folder belongs to a run.
   path_ = cat(one_machine ? private_folder(environment) + "/" : save_folder + "/.", "job-", ranks.port, "-",

@@ -162,8 +162,8 @@ Fd inherited_listener(int number, int port) {
   int listens = 0;
   socklen_t bytes = sizeof listens;
   if (!fd || getsockopt(fd.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens || port_of(fd) != port)
-    throw Error(cat("ATHANOR_LISTENER: descriptor ", number, " is no listener on port ", port,
-                    "; `athanor launch` sets this variable for rank 0, nobody else: unset it"),
+    throw Error(cat("ATHANOR_LISTENER: descriptor ", number, " is not a socket that listens on port ", port,
+                    "; only `athanor launch` sets this variable: unset it"),
                 Exit::usage);
   close(number);
   return fd;
@@ -279,7 +279,7 @@ void put_text(std::string& out, std::string_view text) {
 }
 
 uint64_t FieldReader::u64() {
-  if (rest_.size() < 8) throw Error("rendezvous: a message ends early");
+  if (rest_.size() < 8) throw Error("rendezvous: a message is truncated");
   uint64_t value = 0;
   for (size_t i = 0; i < 8; ++i) value |= uint64_t(uint8_t(rest_[i])) << (8 * i);
   rest_.remove_prefix(8);
@@ -288,7 +288,7 @@ uint64_t FieldReader::u64() {
 
 std::string FieldReader::text() {
   const uint64_t size = u64();
-  if (rest_.size() < size) throw Error("rendezvous: a message ends early");
+  if (rest_.size() < size) throw Error("rendezvous: a message is truncated");
   std::string text(rest_.substr(0, size));
   rest_.remove_prefix(size);
   return text;

@@ -146,7 +146,7 @@ class Hub {
     });
     if (done()) return;
     if (job_.failed_rank >= 0) throw Error(cat("rank ", job_.failed_rank, " failed: ", job_.reason), Exit::peer_lost);
-    throw Error(cat(op, ": rank ", gone, " has ended and will never come"), Exit::peer_lost);
+    throw Error(cat(op, ": rank ", gone, " has ended and will never call it"), Exit::peer_lost);
   }
 
   Job& job_;

@@ -338,7 +338,7 @@ TEST(Attack, RanksDoNotConnectBeforeTheSecretExists) {
     const Rendezvous r(o);
     ADD_FAILURE() << "nobody was there";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("has not put the secret"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("has not written the secret"), std::string::npos) << e.what();
   }
   EXPECT_FALSE(readable(*port, 0));
 }
@@ -439,7 +439,7 @@ TEST(Rendezvous, DifferentSecretsAreReportedOnBothSides) {
         }
       });
     for (auto& t : ranks) t.join();
-    return all_say(errors, "came with another secret", 1) && all_say(errors, "the secrets of the job differ", 0);
+    return all_say(errors, "had another secret", 1) && all_say(errors, "the secrets of the job differ", 0);
   });
 }
 

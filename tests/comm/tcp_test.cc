@@ -58,7 +58,7 @@ TEST(Rendezvous, ExchangesByNameInRankOrder) {
 TEST(Rendezvous, NamesMissingRanks) {
   patiently({0.5, 5, 50}, [](double limit) {
     const auto errors = run({.ranks = 3, .timeout = limit, .absent = 1}, [](Rendezvous&) {});
-    return all_say(errors, cat("4 rank 1 of 3 did not come to the rendezvous within ", limit, " s"), 1);
+    return all_say(errors, cat("4 rank 1 of 3 did not join the rendezvous within ", limit, " s"), 1);
   });
   const auto alone = run({.ranks = 2, .timeout = 0.3, .absent = 0}, [](Rendezvous&) {});
   EXPECT_NE(alone[1].find("rank 1 of 2 could not join rank 0 at 127.0.0.1"), std::string::npos) << alone[1];
@@ -148,7 +148,7 @@ TEST(Rendezvous, TwoJobsAtOneAddressAreDetected) {
         o.ranks.world = world;
         Rendezvous r(o);
       } catch (const Error& e) {
-        EXPECT_NE(std::string(e.what()).find("rank 1 of 3 came to a job of 2 ranks"), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("rank 1 of 3 joined a job of 2 ranks"), std::string::npos) << e.what();
         ++errors;
       }
     });

@@ -93,7 +93,7 @@ TEST(Threads, RankThatEndsEarlyIsReported) {
     });
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()), "barrier: rank 2 has ended and will never come");
+    EXPECT_EQ(std::string(e.what()), "barrier: rank 2 has ended and will never call it");
     EXPECT_EQ(e.code(), Exit::peer_lost);
   }
 }

@@ -139,7 +139,7 @@ TEST(Tree, FailedOrMissingInnerRankIsNamed) {
   expect_all(failed, cat("4 rank 4 (", host_name(), ") failed: the disk is full"), 4);
   patiently({1, 10, 60}, [](double limit) {
     const auto missing = run({.ranks = 12, .timeout = limit, .absent = 4, .fan_out = 2}, [](Rendezvous&) {});
-    return all_say(missing, cat("4 rank 4 of 12 did not come to the rendezvous within ", limit, " s"), 4);
+    return all_say(missing, cat("4 rank 4 of 12 did not join the rendezvous within ", limit, " s"), 4);
   });
 }
 

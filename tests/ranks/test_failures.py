@@ -176,11 +176,11 @@ class StartTest(RanksTest):
             processes = [self.start("train", self.config, "--set", f"timeouts.connect={limit}",
                                     env=self.rank_variables(r, 4, port)) for r in (0, 2)]
             both = [self.finish(process) for process in processes]
-            if all("ranks 1 and 3 of 4 did not come" in done.err for done in both):
+            if all("ranks 1 and 3 of 4 did not join" in done.err for done in both):
                 break
         for done in both:
             self.assertEqual(done.code, PEER_LOST, str(done))
-            self.assertIn("ranks 1 and 3 of 4 did not come", done.err)
+            self.assertIn("ranks 1 and 3 of 4 did not join", done.err)
 
 
 class DiskTest(RanksTest):

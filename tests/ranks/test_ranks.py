@@ -369,7 +369,7 @@ class FailureTest(RanksTest):
                                  env={"XDG_RUNTIME_DIR": str(self.folder)})
             done = self.finish(process)
             self.assertEqual(done.code, PEER_LOST, str(done))
-            if f"rank 1 of 2 did not come to the rendezvous within {limit} s" in done.err:
+            if f"rank 1 of 2 did not join the rendezvous within {limit} s" in done.err:
                 return
         self.fail(str(done))
 

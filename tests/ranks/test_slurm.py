@@ -83,7 +83,7 @@ class SlurmTest(RanksTest):
         done = self.srun("--set", "timeouts.connect=12")  # the virtual nodes have no names that resolve
         self.assertNotEqual(done.returncode, 0)
         said = done.stderr + done.stdout
-        self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*trying on")
+        self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*retrying")
 
     def test_resumes_after_signal_and_requeue(self):
         """Sends by hand the signal that --signal=USR1@300 sends before the limit."""
