@@ -187,7 +187,7 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
           throw Error(cat("bench attention: --tokens ", args.tokens, " is not a multiple of the length ", length),
                       Exit::usage);
         if (args.rope && head_dim % 2 != 0)
-          throw Error(cat("bench attention: --rope turns heads of an even size, not of ", head_dim), Exit::usage);
+          throw Error(cat("bench attention: --rope needs an even head size, got ", head_dim), Exit::usage);
         if (head_dim < 1 || args.hidden % head_dim != 0)
           throw Error(cat("bench attention: --hidden ", args.hidden, " is not a multiple of the head size ", head_dim),
                       Exit::usage);

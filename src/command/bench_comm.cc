@@ -84,7 +84,7 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
   const RankInfo ranks = find_ranks(flags, process_environment());
   if (ranks.world == 1)
     throw Error(
-        "bench comm: expected several ranks, got one; start them by athanor launch --ranks N bench comm, mpirun or "
+        "bench comm: expected several ranks, got one; start them with `athanor launch --ranks N bench comm`, mpirun or "
         "srun",
         Exit::usage);
   Config config;

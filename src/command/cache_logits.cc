@@ -51,8 +51,8 @@ void begin(const std::string& folder, const LogitCacheInfo& info) {
   const int64_t needed = missing_windows(folder, info) * info.record_bytes();
   const std::optional<int64_t> free = free_bytes(folder);
   if (free && *free < needed)
-    throw Error(cat(folder, ": ", format_bytes(uint64_t(needed)), " are to be written, and ",
-                    format_bytes(uint64_t(*free)), " are free; take a smaller --top-k, or another folder"),
+    throw Error(cat(folder, ": ", format_bytes(uint64_t(needed)), " are needed, but only ",
+                    format_bytes(uint64_t(*free)), " are free; use a smaller --top-k, or another folder"),
                 Exit::usage);
   log::info(folder, ": ", info.windows, " windows of ", info.seq_length, " tokens, ",
             format_bytes(uint64_t(info.windows * info.record_bytes())), " in ", info.shards(), " shard(s), of which ",

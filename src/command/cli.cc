@@ -64,7 +64,7 @@ int judge_output(int code) {
   if (code != 0) return code;
   if (error == EPIPE) return 128 + SIGPIPE;
   log::error("standard output cannot be written", error == 0 ? "" : cat(": ", std::strerror(error)),
-             ": the result is not complete; free space, or send it to a place that can be written");
+             ": the output is incomplete; free space, or redirect it to a file that can be written");
   return int(Exit::error);
 }
 

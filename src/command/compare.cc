@@ -76,7 +76,7 @@ Exit compare(const CompareArgs& args) {
   const std::string name(name_of(config.precision));
   if (!low_precision(config.precision))
     throw Error(cat("compare: precision ", name,
-                    " quantizes nothing to compare; expected one of 8 bits, such as --set "
+                    " does not quantize, so there is nothing to compare; expected a low precision, such as --set "
                     "precision=fp8_tensorwise"),
                 Exit::usage);
   const std::vector<std::string> run = of_run(args, config), reference = of_reference(args);

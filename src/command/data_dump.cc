@@ -25,7 +25,9 @@ Exit write_samples(const DataSamplesArgs& args) {
   const Dataset data = open_training_data(config);
   PackingOptions packing = packing_options(config, data);
   if (config.rampup_batch_size.start > 0)
-    throw Error("data dump: writes steps of one size; leave out rampup_batch_size", Exit::usage);
+    throw Error(
+        "data dump: rampup_batch_size is not supported, since all steps of the file need one size; leave it out",
+        Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
   if (args.steps > kMostTokens / rows / t)
     throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,

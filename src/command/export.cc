@@ -88,9 +88,10 @@ void require_pruning(const ExportArgs& args) {
   const auto refuse = [flag](const auto&... why) { throw Error(cat("export: ", flag, " ", why...), Exit::usage); };
   if (!args.wanda.empty() && !args.sparsegpt.empty()) refuse("and --sparsegpt exclude each other");
   if (!sparsity_named(text)) refuse(text, ": expected a share between 0 and 1, or 2:4");
-  if (args.calibration.data.empty()) refuse("prunes by the inputs of each layer: give text by --calibrate");
+  if (args.calibration.data.empty()) refuse("needs the inputs of each layer: give text with --calibrate");
   if (args.format != "hf" || (args.dtype != "same" && !float_named(args.dtype)))
-    refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
+    refuse("works only with --format hf and --dtype same, f32, bf16 or f16, got --format ", args.format, " --dtype ",
+           args.dtype);
 }
 
 // Refuses invalid combinations that are known without reading the model.
@@ -106,16 +107,18 @@ void require_sense(const ExportArgs& args) {
   const CalibrationArgs& text = args.calibration;
   if (!text.data.empty() && !mixture && !gptq && !prunes(args))
     refuse(
-        "--calibrate is for --wanda, --sparsegpt, --format gptq and quantized types of gguf, such as q4_K_M; this is ",
-        args.format, " ", args.dtype);
+        "--calibrate works only with --wanda, --sparsegpt, --format gptq and quantized types of gguf, such as q4_K_M, "
+        "got --format ",
+        args.format, " --dtype ", args.dtype);
   require_pruning(args);
-  if (text.data.empty() && gptq) refuse("--format gptq rounds by the inputs of each layer: give text by --calibrate");
+  if (text.data.empty() && gptq) refuse("--format gptq needs the inputs of each layer: give text with --calibrate");
   if (!text.imatrix.empty() && (text.data.empty() || !mixture))
-    refuse("--imatrix writes what --calibrate measures for gguf; give it the text");
-  if (args.act_order && !gptq) refuse("--act-order is for --format gptq");
+    refuse("--imatrix writes the importances that --calibrate measures for a quantized type of gguf; give both");
+  if (args.act_order && !gptq) refuse("--act-order works only with --format gptq; leave it out");
   if (!args.check.data.empty() && args.format == "peft")
-    refuse("--check compares the weights that an export has, and --format peft writes adapters alone; leave it out");
-  if (args.check.force && args.check.data.empty()) refuse("--force is for limits, which need text: give --check");
+    refuse("--check compares whole models, and --format peft writes only adapters; leave --check out");
+  if (args.check.force && args.check.data.empty())
+    refuse("--force overrides the limits of --check, which is not given; add --check, or leave --force out");
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(args.to, ignored))) refuse(args.to, ": exists already; give a new name");
 }

@@ -48,7 +48,7 @@ double bits_per_weight(int64_t bytes, const ModelConfig& m) { return 8 * double(
 void require_visible_inputs(ModelType family) {
   if (has_experts(family))
     throw Error(
-        cat("export: --calibrate does not see what experts read, which ", name_of(family), " has; leave it out"),
+        cat("export: --calibrate does not support models with experts, such as ", name_of(family), "; leave it out"),
         Exit::usage);
 }
 
@@ -171,10 +171,11 @@ void check_export(const ModelFolder& original, const ModelFolder& written, int64
         "--max-loss-increase", args.max_loss_increase);
   if (beyond.empty()) return;
   if (!args.force)
-    throw Error(cat("export: nothing is written, since what would be is too far from the original:", beyond,
-                    "\ntake a larger type, give text by --calibrate, or keep it by --force"),
+    throw Error(cat("export: nothing is written, since the result would differ too much from the original:", beyond,
+                    "\nuse a larger --dtype, give text with --calibrate, or write it anyway with --force"),
                 Exit::usage);
-  log::warn("export: kept by --force:", beyond);
+  log::warn("export: written because of --force, although the result differs from the original by more than allowed:",
+            beyond);
 }
 
 }  // namespace athanor

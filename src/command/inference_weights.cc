@@ -14,9 +14,9 @@ void add_weights_option(Verb verb, std::string& word) {
 InferenceWeights inference_weights(const std::string& word, const Machine& machine) {
   if (word == kWeightsAsPrecision) return InferenceWeights::as_precision;
   if (machine.threads() == 0)
-    throw Error(cat("--weights: ", word, " is for the CPU, and this is ", machine.description(),
-                    "; take precision, or the CPU (eval: --set device=cpu; sample: CUDA_VISIBLE_DEVICES= in the "
-                    "environment)"),
+    throw Error(cat("--weights: ", word, " works only on the CPU, and this run is on ", machine.description(),
+                    "; use --weights precision, or the CPU (eval: --set device=cpu; sample: CUDA_VISIBLE_DEVICES= in "
+                    "the environment)"),
                 Exit::usage);
   return word == "int8" ? InferenceWeights::int8 : InferenceWeights::llm_int8;
 }

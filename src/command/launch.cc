@@ -56,7 +56,7 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   execv("/proc/self/exe", argv.data());
-  log::error("launch: cannot start this program again: ", std::strerror(errno));
+  log::error("launch: the program of a rank cannot be started: ", std::strerror(errno));
   _exit(int(Exit::error));
 }
 
@@ -99,8 +99,8 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
       Child& c = children[r];
       if (c.running && !c.asked && waited > kSecondsToAsk) c.asked = kill(c.pid, SIGTERM) == 0;
       if (!c.running || c.killed || waited <= (c.stopped ? kSecondsToLeaveStopped : kSecondsToLeave)) continue;
-      log::error("launch: rank ", r, c.stopped ? " is stopped (SIGSTOP)" : " has not ended by itself",
-                 " though another rank has failed: killed");
+      log::error("launch: rank ", r, c.stopped ? " is stopped (SIGSTOP)" : " has not exited",
+                 " although another rank failed: it was killed");
       c.killed = kill(c.pid, SIGKILL) == 0;
     }
   }

@@ -113,8 +113,8 @@ std::unique_ptr<Communicator> Machine::connect(const std::string& name) const {
 Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   if (ranks.world == 1) return {};
   const EnvironmentVariables environment = process_environment();
-  log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
-            " port ", ranks.port);
+  log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): rendezvous at ", ranks.host, " port ",
+            ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment, config.save);
   const std::string interfaces = value_of(environment, "ATHANOR_SOCKET_IFNAME");
   rendezvous_ =
@@ -140,7 +140,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
     if (r == ranks.rank) here.index = here.count;
     ++here.count;
   }
-  log::info("all ", ranks.world, " ranks are there, ", here.count, " of them on this machine");
+  log::info("all ", ranks.world, " ranks have joined, ", here.count, " of them on this machine");
   return here;
 }
 

@@ -392,12 +392,13 @@ void add_plan(Cli& cli) {
         return Exit::done;
       }
       if (args->search.search && args->many.ranks <= 0)
-        usage_error("plan", "--search: says how to run on so many GPUs; give it --ranks, at least 1");
+        usage_error("plan", "--search: needs the number of GPUs; give --ranks of at least 1");
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
       const SearchArgs& search = args->search;
       if (args->gpu.empty()) {
-        if (search.search) throw Error("plan --search: compares described GPUs; say which with --gpu", Exit::usage);
+        if (search.search)
+          throw Error("plan --search: works only for a described GPU; name one with --gpu", Exit::usage);
         print_ranks_here(config, args->many, search.json);
         return Exit::done;
       }

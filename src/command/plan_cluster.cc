@@ -47,7 +47,7 @@ void print_cluster(const Config& config, const ClusterArgs& args) {
   constexpr double kMostFailures = 1e5;
   if (const double all = run.days * 86400 / mean; all > kMostFailures)
     throw Error(cat("plan --simulate: ", format_count(all), " failures in ", run.days, " days are more than the ",
-                    format_count(kMostFailures), " that are played; lower --days"),
+                    format_count(kMostFailures), " that can be simulated; lower --days"),
                 Exit::usage);
   const double best = best_interval(run, courses);
   const char* whose = "--save-every";

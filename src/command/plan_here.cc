@@ -34,7 +34,7 @@ Roofline measured_rates(const Config& c, const Backend& here) {
 
 void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
   if (many.ranks < 1)
-    throw Error("plan --ranks 0: the table of ranks is of described GPUs; say which with --gpu", Exit::usage);
+    throw Error("plan --ranks 0: the table of ranks needs a described GPU; name one with --gpu", Exit::usage);
   Machine machine(alone(config), RankInfo{}, WithoutLibraries::use_cpu);
   const Backend here = machine.backend();
   if (!here.device.unified())

@@ -32,10 +32,11 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
   const int64_t together = c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size;
   const int64_t fewest = std::lcm(together * c.data_parallel_replicate_size, int64_t{std::max(1, many.nodes)});
   if (fewest > kMostRanks)
-    throw Error(cat("plan: the table ends at ", kMostRanks, " ranks, and ", fewest,
-                    " are the fewest that divide among the nodes, in groups of pipeline_parallel_size times "
-                    "tensor_parallel_size times context_parallel_size times data_parallel_replicate_size ",
-                    together * c.data_parallel_replicate_size, "; take fewer, or say how many with --ranks"),
+    throw Error(cat("plan: the table ends at ", kMostRanks,
+                    " ranks, but the nodes and groups of pipeline_parallel_size x tensor_parallel_size x "
+                    "context_parallel_size x data_parallel_replicate_size (",
+                    together * c.data_parallel_replicate_size, " ranks) need at least ", fewest,
+                    "; reduce them, or set --ranks"),
                 Exit::usage);
   int rows = 0;
   for (auto ranks = int(fewest); ranks <= kMostRanks; ranks *= 2) {
@@ -51,10 +52,9 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
     }
   }
   if (rows == 0)
-    throw Error(
-        cat("plan: global_batch_size ", c.global_batch_size, " divides among none of ", fewest, ", ", 2 * fewest, ", ",
-            4 * fewest, " ... ranks up to ", kMostRanks, "; change it, or say how many with --ranks"),
-        Exit::usage);
+    throw Error(cat("plan: global_batch_size ", c.global_batch_size, " cannot be divided among ", fewest, ", ",
+                    2 * fewest, ", ", 4 * fewest, " ... ranks up to ", kMostRanks, "; change it, or set --ranks"),
+                Exit::usage);
 }
 
 // Prints the GPU figures that the model uses.

@@ -11,7 +11,7 @@ int choose_gpu(int visible, int local_rank, bool share) {
   if (visible == 1) return 0;
   if (local_rank < visible) return local_rank;
   if (share) return local_rank % visible;
-  throw Error(cat("device: this is rank ", local_rank, " of its machine, counted from 0, which has ", visible,
+  throw Error(cat("device: local rank ", local_rank, " (counted from 0) has no GPU: its machine has ", visible,
                   " GPUs; start at most one rank per GPU"),
               Exit::usage);
 }
@@ -20,7 +20,10 @@ std::string to_text(const RankGpu& gpu) { return cat(gpu.host, "\n", gpu.name, "
 
 RankGpu parse_rank_gpu(const std::string& text) {
   const size_t first = text.find('\n'), last = text.rfind('\n');
-  if (first == last) throw Error("device: a rank's GPU cannot be read; do all ranks run the same program?");
+  if (first == last)
+    throw Error(
+        "device: the message that names another rank's GPU is invalid; start the same version of the program on all "
+        "ranks");
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), text.substr(last + 1)};
 }
 

@@ -74,8 +74,8 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
                                                // another document
     for (const int32_t token : p.tokens)
       if (token >= model.vocab_size)
-        throw Error(cat(folder, ": the prompt has token ", token, ", the model's vocabulary ends before ",
-                        model.vocab_size, ": this is another model's tokenizer"),
+        throw Error(cat(folder, ": the prompt has token ", token, ", expected less than the model's vocab_size ",
+                        model.vocab_size, ": the tokenizer belongs to another model"),
                     Exit::usage);
     if (int64_t(p.tokens.size()) >= model.max_position_embeddings)
       throw Error(cat("sample: prompt ", prompts.size() + 1, " has ", p.tokens.size(), " tokens, the model sees ",

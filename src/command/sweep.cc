@@ -195,13 +195,13 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
     const ChildEnd end = run_child(command, log_of(args, *o.run));
     look(args, o);
     if (end.stopped) {
-      log::info("sweep: stopped in ", o.run->name, "; the same command goes on");
+      log::info("sweep: stopped in ", o.run->name, "; the same command resumes");
       return Exit::requeue;
     }
     o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is no failure
     if (o.code > 0)
       log::error("sweep: ", o.run->name, " failed with exit code ", end.code, "; its output is in ",
-                 log_of(args, *o.run), "; the others go on");
+                 log_of(args, *o.run), "; the other runs continue");
   }
   return Exit::done;
 }

@@ -26,7 +26,7 @@ TEST(RankGpus, LocalRankSelectsTheGpu) {
   EXPECT_EQ(choose_gpu(2, 3, true), 1);
   const Error error = error_of([] { choose_gpu(2, 2, false); });
   EXPECT_EQ(error.code(), Exit::usage);
-  EXPECT_NE(std::string(error.what()).find("rank 2 of its machine, counted from 0, which has 2 GPUs"),
+  EXPECT_NE(std::string(error.what()).find("local rank 2 (counted from 0) has no GPU: its machine has 2 GPUs"),
             std::string::npos);
 }
 

@@ -342,14 +342,14 @@ class FailureTest(RanksTest):
         done = self.finish(process)
         self.assertEqual(done.code, 128 + signal.SIGKILL, str(done))
         self.assertIn("rank 1 was ended by signal 9", done.err)
-        self.assertNotIn("has not ended by itself", done.err)
+        self.assertNotIn("has not exited", done.err)
 
     def test_too_few_file_descriptors_are_named(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
         done = self.run_program("launch", "--ranks", 2, "train", self.config, code=ERROR, preexec=limit)
         self.assertIn("this process may have 8 in all", done.err)
         self.assertIn("ulimit -n", done.err)
-        self.assertNotIn("has not ended by itself", done.err)
+        self.assertNotIn("has not exited", done.err)
 
     def test_error_of_one_rank_is_reported_by_all(self):
         processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")

@@ -58,7 +58,7 @@ class SlurmTest(RanksTest):
         for script, nodes, tasks in (("one_node.sbatch", 1, 2), ("many_nodes.sbatch", 4, 1)):
             job = self.batch(script, "--set", f"save={script}", nodes=nodes, tasks=tasks)
             self.assertEqual(self.wait_end(job)["JobState"], "COMPLETED", self.log(job))
-            self.assertIn(f"all {nodes * tasks} ranks are there", self.log(job))
+            self.assertIn(f"all {nodes * tasks} ranks have joined", self.log(job))
             self.assert_same_losses(script, "one")
 
     def srun(self, *arguments, env=None):

@@ -394,12 +394,13 @@ class PlanTest(SystemTest):
         out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 3, "--set", "global_batch_size=12").out
         self.assertEqual(re.findall(r"(?m)^ +(\d+) +3 +\d+ x \d+ ", out), ["3", "6", "12"])
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 3, code=USAGE)
-        self.assertIn("global_batch_size 512 divides among none of 3, 6, 12 ... ranks", done.err)
+        self.assertIn("global_batch_size 512 cannot be divided among 3, 6, 12 ... ranks", done.err)
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--set", "data_parallel_replicate_size=3", code=USAGE)
-        self.assertIn("global_batch_size 512 divides among none of 3, 6, 12 ... ranks", done.err)
+        self.assertIn("global_batch_size 512 cannot be divided among 3, 6, 12 ... ranks", done.err)
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 65535, "--set", "seq_length=131072",
                                 "--set", "model.max_position_embeddings=131072", "--set", "context_parallel_size=65536", code=USAGE)
-        self.assertIn("the table ends at 1024 ranks, and 4294901760 are the fewest", done.err)
+        self.assertIn("the table ends at 1024 ranks, but the nodes and groups of", done.err)
+        self.assertIn("need at least 4294901760", done.err)
 
     def test_json_has_the_forecast_and_its_assumptions(self):
         path = ROOT / "configs" / "gpt2-124m.json"
@@ -428,7 +429,7 @@ class PlanTest(SystemTest):
         self.assertGreater(steps[1]["parts_seconds"]["gradients_and_weights"], 0, "sent, and hidden by nothing")
         self.assertIn("2 ranks, each with 1 thread; measured: GEMMs ", self.run_program("plan", config, "--ranks", 2).out)
         for flags in (("--ranks", 0), ("--ranks", 2, "--search")):
-            self.assertIn("say which with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
+            self.assertIn("name one with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
 
     def test_published_step_times_are_compared(self):
         script = ROOT / "scripts" / "bench" / "plan" / "published.py"

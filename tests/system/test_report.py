@@ -283,7 +283,7 @@ class CompareTest(SystemTest):
 
     def test_incomparable_runs_are_refused(self):
         self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8.format=auto", "-o", "both", code=USAGE,
-                     says=["precision bf16 quantizes nothing"])
+                     says=["precision bf16 does not quantize"])
         self.refused("compare", self.config, "--reference", "mxfp8", "-o", "both", code=USAGE, says=["--reference", "mxfp8"])
         self.refused("compare", self.config, "--summary", "-o", "both", code=USAGE, says=["metrics.jsonl"])
 
