@@ -101,8 +101,9 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
               m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1 and athanor have one");
   if (m.model_type != ModelType::gpt2) return;
-  require_key(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
-  require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
+  require_key(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings; leave it out");
+  require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling",
+              "gpt2 has no rotary embeddings; leave it out");
 }
 
 // Keys of experts that must keep these values in a family that lacks the feature.
@@ -170,10 +171,11 @@ void validate_scaling(const ModelConfig& m, std::string_view where) {
     require_key(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
   }
   require_key(r.rope_type == RopeType::proportional || r.partial_rotary_factor == 1.0, where,
-              "rope_scaling.partial_rotary_factor", "is for rope_type proportional, got ", r.partial_rotary_factor);
+              "rope_scaling.partial_rotary_factor", "has a meaning only with rope_type proportional, got ",
+              r.partial_rotary_factor);
   if (r.rope_type != RopeType::llama3 && r.rope_type != RopeType::yarn) return;
   require_key(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
-              name_of(r.rope_type), " needs the context before stretching");
+              name_of(r.rope_type), " needs the context length before scaling");
   if (r.rope_type == RopeType::llama3) {
     require_key(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where,
                 "rope_scaling.high_freq_factor", "expected more than low_freq_factor ", r.low_freq_factor, ", got ",
@@ -383,7 +385,7 @@ void validate(const ModelConfig& m, std::string_view where) {
               m.vocab_size);
   const double parameters = count_parameters<double>(m, m.num_experts);
   require_key(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
-              " parameters; the limit is ", kMaxParameters);
+              " parameters, more than the limit of ", kMaxParameters, "; reduce one of the sizes");
 }
 
 double attention_factor(const RopeScaling& r) {

@@ -20,7 +20,7 @@ void take_first_id(Json& object, const std::string& key, const std::string& path
   const Json* ids = object.find(key);
   if (!ids || !ids->is(Json::Kind::array) || ids->items.empty()) return;
   if (notices)
-    notices->push_back(cat(ids->where, ": ", dotted(path, key), ": of ", to_line(*ids), " the first is taken"));
+    notices->push_back(cat(ids->where, ": ", dotted(path, key), ": the first id of ", to_line(*ids), " is used"));
   Json first = ids->items.front();
   object.set(key, std::move(first));
 }
@@ -81,7 +81,7 @@ void apply_window(const Dependent& keys, const std::string& path, ModelConfig& m
       m.sliding_window = 0;
     } else if (!counted || first.integer != 0) {
       bad_value(keys.use_sliding_window, path + ".use_sliding_window",
-                cat("max_window_layers 0 beside true, or at least num_hidden_layers ", m.num_hidden_layers,
+                cat("max_window_layers 0 with true, or at least num_hidden_layers ", m.num_hidden_layers,
                     " (the window is the same in all layers)"));
     }
   }

@@ -36,11 +36,13 @@ void validate_lists(const ModelConfig& m, std::string_view where) {
   counted("layer_types", m.layer_types.size(), "");
   counted("resid_lambdas", m.resid_lambdas.size(), ", or one for all");
   counted("x0_lambdas", m.x0_lambdas.size(), ", or one for all");
-  require(m.resid_lambdas.empty() || !m.x0_lambdas.empty(), where, ".",
-          "resid_lambdas: needs x0_lambdas, which is not given; [0] begins without the embedding");
+  require(
+      m.resid_lambdas.empty() || !m.x0_lambdas.empty(), where, ".",
+      "resid_lambdas: needs x0_lambdas, which is not given; give it, such as [0], which begins without the embedding");
   require(m.skip_from.empty() == m.skip_lambdas.empty(), where, ".",
-          m.skip_from.empty() ? "skip_lambdas: needs skip_from, which is not given"
-                              : "skip_from: needs skip_lambdas, which is not given; [1] adds what it is");
+          m.skip_from.empty() ? "skip_lambdas: needs skip_from, which is not given; give it, or leave skip_lambdas out"
+                              : "skip_from: needs skip_lambdas, which is not given; give it, such as [1], which adds "
+                                "the earlier block unscaled");
   require(m.skip_from.empty() || m.skip_from.size() == layers + 1, where, ".", "skip_from: ", m.skip_from.size(),
           " entries for the ", layers, " layers of num_hidden_layers and the final norm; give one for each");
   require(m.skip_lambdas.empty() || m.skip_lambdas.size() == layers + 1, where, ".",
@@ -68,11 +70,13 @@ void validate_values(const ModelConfig& m, std::string_view where) {
   require(embeddings || m.value_embedding_lambdas.empty(), where, ".",
           "value_embedding_lambdas: needs value_embeddings, which is not given; leave one out or give the other");
   require(embeddings || m.value_gate_channels == 0, where, ".", "value_gate_channels: ", m.value_gate_channels,
-          ", but value_embeddings, which the gate is of, is not given; set it to 0 or give value_embeddings");
+          ", but value_embeddings, which this gate scales, is not given; set it to 0 or give value_embeddings");
   require(embeddings || !m.value_residual_lambdas.empty() || m.value_lambdas.empty(), where, ".",
-          "value_lambdas: needs value_embeddings or value_residual_lambdas, of which neither is given");
+          "value_lambdas: needs value_embeddings or value_residual_lambdas, but neither is given; give one of them, or "
+          "leave value_lambdas out");
   require(m.value_residual_lambdas.empty() || m.num_hidden_layers > 1, where, ".",
-          "value_residual_lambdas: the only layer of num_hidden_layers 1 has no later one that adds its values");
+          "value_residual_lambdas: later layers add the values of the first, and num_hidden_layers is 1; set it to 2 "
+          "or more, or leave value_residual_lambdas out");
   const int64_t tables = value_tables(m);
   for (int64_t t = 0; t < tables; ++t)
     require(std::ranges::count(m.value_embeddings, t) > 0, where, ".", "value_embeddings: no layer has table ", t,
@@ -81,7 +85,7 @@ void validate_values(const ModelConfig& m, std::string_view where) {
           "value_embeddings: expected a table for at least one layer, got null for all; set the key to null");
   const auto within = [&](std::string_view key, int64_t channels) {
     require(channels <= m.hidden_size, where, ".", key, ": ", channels, " channels are more than hidden_size ",
-            m.hidden_size);
+            m.hidden_size, "; set it to at most that");
   };
   within("value_gate_channels", m.value_gate_channels);
   within("attention_gate_channels", m.attention_gate_channels);
@@ -129,13 +133,14 @@ void validate_options(const ModelConfig& m, std::string_view where) {
     const ModelConfig family = model_defaults(m.model_type);
     const std::string own = differing_option(m, family);
     require(own.empty(), where, ".", own, ": ", name_of(m.model_type), " has ", differing_option(family, m),
-            "; model_type athanor has this option free");
+            "; set it to that, or use model_type athanor, which accepts any value");
     require(m.rope_scaling.rope_type != RopeType::proportional, where, ".",
-            "rope_scaling.rope_type: ", name_of(m.model_type), " has no proportional; model_type athanor has");
+            "rope_scaling.rope_type: ", name_of(m.model_type),
+            " does not support proportional; use model_type athanor");
     return;
   }
   require(m.qk_norm || m.qk_norm_elementwise_affine, where, ".",
-          "qk_norm_elementwise_affine: false is of the norms of qk_norm, which is false; set qk_norm to true");
+          "qk_norm_elementwise_affine: false applies to the norms of qk_norm, which is false; set qk_norm to true");
   validate_lists(m, where);
   validate_values(m, where);
 }

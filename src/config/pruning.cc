@@ -59,23 +59,23 @@ void validate_pruning(Config& c) {
   require(c.prune_mask_from.empty() || c.prune_sparsity > 0, "pruning.mask_from: ", c.prune_mask_from,
           " says which weights are pruned, and pruning.sparsity is 0; set it to the share of them");
   if (c.prune_sparsity == 0) return;
-  require(c.prune_start <= c.prune_end, "pruning.end: ", c.prune_end, " comes before pruning.start ", c.prune_start);
+  require(c.prune_start <= c.prune_end, "pruning.end: ", c.prune_end, " comes before pruning.start ", c.prune_start,
+          "; set it to at least that");
   require(c.prune_end <= c.train_iters, "pruning.end: after step ", c.prune_end, ", and the run has train_iters ",
           c.train_iters, "; end earlier, or train longer");
   require(c.prune_pattern == PrunePattern::unstructured || c.prune_sparsity == 0.5,
           "pruning.sparsity: ", c.prune_sparsity,
           " with pruning.pattern 2:4, which makes half of the weights zero; set it to 0.5");
   if (c.prune_method == PruneMethod::srste) validate_srste(c);
-  require(c.lora_rank == 0, "pruning.sparsity: the weights beside adapters of lora.rank ", c.lora_rank,
-          " are frozen; set one of the two to 0");
+  require(c.lora_rank == 0, "pruning.sparsity: with lora.rank ", c.lora_rank,
+          " the weights are frozen and only adapters are trained; set one of the two to 0");
   require(c.local_steps == 0, "pruning.sparsity: workers of local_updates.steps ", c.local_steps,
           " have weights of their own within a round; set one of the two to 0");
-  require(c.tensor_parallel_size == 1, "pruning.sparsity: ", c.tensor_parallel_size,
-          " ranks of tensor_parallel_size have parts of a matrix, whose weights are not compared yet; set "
+  require(c.tensor_parallel_size == 1, "pruning.sparsity: with tensor_parallel_size ", c.tensor_parallel_size,
+          " each rank has only a part of a matrix, and choosing weights across ranks is not supported; set "
           "tensor_parallel_size to 1, or pruning.sparsity to 0");
-  require(
-      c.pipeline_parallel_size == 1, "pruning.sparsity: with the ", c.pipeline_parallel_size,
-      " stages of pipeline_parallel_size is not supported; set pipeline_parallel_size to 1, or pruning.sparsity to 0");
+  require(c.pipeline_parallel_size == 1, "pruning.sparsity: not supported with pipeline_parallel_size ",
+          c.pipeline_parallel_size, "; set pipeline_parallel_size to 1, or pruning.sparsity to 0");
 }
 
 }  // namespace athanor

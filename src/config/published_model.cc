@@ -81,7 +81,7 @@ constexpr OnlyValues kOnly[] = {
     {"decoder_sparse_step", "1", "all layers have experts"},
     {"mlp_only_layers", "[] null", "all layers have experts"},
     {"moe_layer_freq", "1", "all layers have experts, but the first_k_dense_replace first ones"},
-    {"topk_method", "\"noaux_tc\"", "experts are chosen by their scores plus a bias that is no parameter"},
+    {"topk_method", "\"noaux_tc\"", "experts are chosen by their scores plus a bias that is not trained by gradients"},
     {"router_jitter_noise", "0", "the router adds no noise"},
     {"clip_qkv", "null", "queries, keys and values are not clipped"},
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
@@ -94,9 +94,9 @@ constexpr OnlyValues kOnly[] = {
     {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
     {"add_cross_attention", "false", "there is no cross attention"},
-    {"partial_rotary_factor", "1", "RoPE turns whole heads"},
+    {"partial_rotary_factor", "1", "RoPE rotates whole heads"},
     {"use_mrope", "false", "positions have one dimension"},
-    {"rope_interleaved", "false", "RoPE turns the two halves of a head"},
+    {"rope_interleaved", "false", "RoPE rotates pairs of one element from each half of a head"},
     {"auto_map", "null {}", "code next to the weights is not run"},
     {"quantization", "null {}", "weights are plain floats or FP8"},
     {"pruned_heads", "null {}", "all layers have all heads"},
@@ -330,8 +330,7 @@ void drop_foreign_keys(Json& object, const std::string& path, ModelType type, No
     object.erase(key);
   }
   if (!skipped.empty() && notices)
-    notices->push_back(
-        cat(object.where, ": ", path, ": keys that say nothing about the weights are skipped: ", skipped));
+    notices->push_back(cat(object.where, ": ", path, ": keys that do not describe the weights are ignored: ", skipped));
   drop_quantization(object, path);
   for (const auto& only : kOnly) {
     const Json* value = object.find(only.key);
@@ -373,7 +372,7 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
     filled += cat(filled.empty() ? "" : ", ", d.key, " ", d.value);
   }
   if (!filled.empty() && notices)
-    notices->push_back(cat(model.where, ": ", path, ": what the file does not give is that of transformers' ",
+    notices->push_back(cat(model.where, ": ", path, ": keys missing from the file have the defaults of transformers' ",
                            name_of(family), ": ", filled));
   if (family == qwen2 || family == qwen3 || family == qwen3_moe) default_window(model, path, family, notices);
   if (family == dots1) default_dots1(model);

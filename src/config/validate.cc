@@ -31,7 +31,7 @@ void validate_ramp(const Config& c) {
 void validate_curriculum(const Config& c) {
   if (c.total_curriculum_step == 0) return;
   require(c.min_difficulty < c.seq_length, "curriculum.min_difficulty: ", c.min_difficulty,
-          " tokens are no warm-up of sequences of seq_length ", c.seq_length, "; expected fewer");
+          " tokens are not fewer than seq_length ", c.seq_length, "; set it to less");
   for (const auto& [key, length] :
        {std::pair{"curriculum.min_difficulty", c.min_difficulty}, {"seq_length", c.seq_length}})
     require(length % c.difficulty_step == 0, "curriculum.difficulty_step: ", key, " ", length, " is not a multiple of ",
@@ -66,7 +66,7 @@ void validate_windows(const Config& c) {
           ", expected 0, the first step");
   for (size_t i = 1; i < stages.size(); ++i)
     require(stages[i - 1].from_step < stages[i].from_step, "sliding_window_schedule[", i, "]: step ",
-            stages[i].from_step, " does not follow step ", stages[i - 1].from_step, "; expected rising ones");
+            stages[i].from_step, " does not follow step ", stages[i - 1].from_step, "; list steps in ascending order");
   require(last.tokens == c.model.sliding_window, "sliding_window_schedule: ends with ", last.tokens,
           " tokens, but the saved model has model.sliding_window ", c.model.sliding_window, "; make them the same");
   require(c.context_parallel_size == 1, "sliding_window_schedule: not supported with context_parallel_size ",
@@ -158,7 +158,8 @@ void resolve_mup(Config& c) {
   c.model.mup_width = double(c.model.hidden_size) / double(c.mup_base_width);
   const auto has_rules = [&](RuleName o, const std::string& where) {
     require(o == RuleName::muon || o == RuleName::adamw || o == RuleName::lion,
-            "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(o), where);
+            "mup_base_width: muP has rules only for the optimizers adamw, lion and muon, got ", name_of(o), where,
+            "; use one of them, or set mup_base_width to 0");
     require(o != RuleName::muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon.scale ",
             name_of(c.muon_scale), " makes steps that depend on the width", where, "; expected spectral");
   };
@@ -196,8 +197,7 @@ void validate_cautious(const Config& c) {
 void validate_qk_clip(const Config& c) {
   if (c.qk_clip_threshold == 0.0) return;
   require(!c.model.qk_norm, "qk_clip_threshold: ", c.qk_clip_threshold,
-          " scales queries and keys, whose size the norm ",
-          "of model.qk_norm sets anew, so that it would do nothing; expected 0 with this model");
+          " has no effect with model.qk_norm, which normalizes queries and keys after they are scaled; set it to 0");
   require(c.model.attn_logit_softcapping == 0, "qk_clip_threshold: ", c.qk_clip_threshold,
           ", but model.attn_logit_softcapping ", c.model.attn_logit_softcapping,
           " bounds attention scores already; set one of them to 0");
@@ -220,7 +220,7 @@ void validate_stochastic_depth(const Config& c) {
 void validate_update_clip(const Config& c) {
   require(c.update_clip_threshold == 0.0 || updates_by(c, RuleName::adamw),
           "adam.update_clip_threshold: ", c.update_clip_threshold,
-          " limits updates of adamw, which moves no weights with optimizer ", name_of(c.optimizer),
+          " limits updates of adamw, which updates no weights with optimizer ", name_of(c.optimizer),
           "; expected 0, or optimizer adamw for the run or a group");
 }
 
@@ -267,8 +267,8 @@ void validate_precision(Config& c) {
   require(c.min_loss_scale <= c.initial_loss_scale, "fp16.min_loss_scale: ", c.min_loss_scale,
           " is more than fp16.initial_loss_scale ", c.initial_loss_scale);
   require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || low_precision(c.precision),
-          "master_weights: ", name_of(c.master_weights), " needs precision bf16 or one of 8 bits, got ",
-          name_of(c.precision));
+          "master_weights: ", name_of(c.master_weights),
+          " needs precision bf16 or a low precision such as fp8_tensorwise, got ", name_of(c.precision));
   const auto only_with_low_precision = [&](bool is_default, const char* key) {
     require(is_default || low_precision(c.precision), key,
             ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8) or nvfp4, not ",
@@ -304,21 +304,21 @@ void validate_gradients(const Config& c) {
   if (c.grad_dtype == SumDtype::fp32) return;
   require(c.precision == Precision::bf16 || low_precision(c.precision),
           "grad_dtype: bf16 needs GEMMs of bf16, which precision ", name_of(c.precision),
-          " does not have; set precision to bf16 or one of 8 bits, or grad_dtype to fp32");
+          " does not have; set precision to bf16 or a low precision such as fp8_tensorwise, or grad_dtype to fp32");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
-          "grad_dtype: bf16 with deterministic_reduction rank_invariant would round every sum of two leaves of the "
-          "batch to bf16; set grad_dtype to fp32, or deterministic_reduction to the default");
+          "grad_dtype: bf16 with deterministic_reduction rank_invariant would round every sum of two logical shards of "
+          "the batch to bf16; set grad_dtype to fp32, or deterministic_reduction to the default");
   const auto refuse = [&](RuleName o, const std::string& where) {
     require(!steps_in_gradient(o), "grad_dtype: optimizer ", name_of(o), where,
-            " makes its step in the gradient's place, where bf16 would round the step itself; set grad_dtype to fp32, "
+            " computes its update in the gradient's buffer, where bf16 would round the update; set grad_dtype to fp32, "
             "or take optimizer adamw");
   };
   refuse(c.optimizer, "");
   for (size_t g = 0; g < c.param_groups.size(); ++g)
     if (c.param_groups[g].optimizer) refuse(*c.param_groups[g].optimizer, cat(" of param_groups[", g, "]"));
   require(c.update_clip_threshold == 0.0, "grad_dtype: adam.update_clip_threshold ", c.update_clip_threshold,
-          " makes the step in the gradient's place, where bf16 would round the step itself; set grad_dtype to fp32, or "
-          "adam.update_clip_threshold to 0");
+          " computes the update in the gradient's buffer, where bf16 would round the update; set grad_dtype to fp32, "
+          "or adam.update_clip_threshold to 0");
 }
 
 constexpr int64_t kLeastReserveMib = 256;  // value of runtime_reserve_mib auto on a CPU
@@ -327,12 +327,12 @@ void validate_memory(const Config& c) {
   require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
           "recompute_num_layers: ", c.recompute_num_layers, " has a meaning only with recompute_granularity full, not ",
           name_of(c.recompute_granularity));
-  require(c.recompute_num_layers <= c.model.num_hidden_layers, "recompute_num_layers: every ", c.recompute_num_layers,
-          "th block of ", c.model.num_hidden_layers, " is none");
+  require(c.recompute_num_layers <= c.model.num_hidden_layers, "recompute_num_layers: ", c.recompute_num_layers,
+          " is more than model.num_hidden_layers ", c.model.num_hidden_layers, "; set it to at most that");
   const double limit_mib = c.memory_limit_gib * 1024.0;
   const int64_t reserve = c.runtime_reserve_mib >= 0 ? c.runtime_reserve_mib : kLeastReserveMib;
   require(limit_mib == 0.0 || limit_mib > double(reserve), "runtime_reserve_mib: ", reserve,
-          " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
+          " MiB leave nothing of memory_limit_gib ", c.memory_limit_gib, "; lower the one or raise the other");
   validate_offload(c);
 }
 
@@ -351,17 +351,16 @@ std::string tensor_sizes(const ModelConfig& m) {
 
 // Returns why this rule cannot update tensor-parallel shards of matrices; null if it can.
 const char* needs_more_than_parts(RuleName o) {
-  if (o == RuleName::adamw_8bit)
-    return "keeps a scale for each block of moments of all of it, which parts would divide";
-  if (o == RuleName::lamb || o == RuleName::adafactor) return "needs sums over all of it";
+  if (o == RuleName::adamw_8bit) return "keeps a scale for each block of moments, and a part may end within a block";
+  if (o == RuleName::lamb || o == RuleName::adafactor) return "needs sums over the whole matrix";
   return nullptr;
 }
 
 void validate_tensor_parallel(const Config& c) {
   const int64_t ranks = c.tensor_parallel_size;
-  require(ranks > 1 || !c.sequence_parallel,
-          "sequence_parallel: there is nothing to share with tensor_parallel_size 1; set it to false, or "
-          "tensor_parallel_size to more");
+  require(
+      ranks > 1 || !c.sequence_parallel,
+      "sequence_parallel: has no effect with tensor_parallel_size 1; set it to false, or tensor_parallel_size to more");
   if (ranks == 1) return;
   const int64_t context = c.context_parallel_size;
   require(!c.sequence_parallel || c.seq_length % ranks == 0, "sequence_parallel: seq_length ", c.seq_length,
@@ -375,9 +374,10 @@ void validate_tensor_parallel(const Config& c) {
   divides("num_attention_heads", m.num_attention_heads, m.num_attention_heads % ranks == 0);
   divides("num_key_value_heads", m.num_key_value_heads, shares_key_heads(m, ranks));
   divides("intermediate_size", m.intermediate_size, m.intermediate_size % ranks == 0);
-  require(c.qk_clip_threshold == 0.0 || m.num_key_value_heads % ranks == 0, "qk_clip_threshold: ", ranks,
-          " ranks of tensor_parallel_size have the same of ", m.num_key_value_heads,
-          " key heads, and each clips them by its own queries; set it to 0, or tensor_parallel_size to at most ",
+  require(c.qk_clip_threshold == 0.0 || m.num_key_value_heads % ranks == 0,
+          "qk_clip_threshold: with tensor_parallel_size ", ranks, " several ranks have the same of the ",
+          m.num_key_value_heads,
+          " key heads, and each would clip them by its own queries; set it to 0, or tensor_parallel_size to at most ",
           m.num_key_value_heads);
   require(m.vocab_size >= ranks, "tensor_parallel_size: vocab_size ", m.vocab_size,
           " is less than a token for each of ", ranks, " ranks; take at most ", m.vocab_size);
@@ -391,8 +391,8 @@ void validate_tensor_parallel(const Config& c) {
   for (const ParamGroupConfig& group : c.param_groups)
     if (group.optimizer) works_on_parts(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
   require(c.update_clip_threshold == 0.0, "adam.update_clip_threshold: ", ranks,
-          " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
-          "tensor_parallel_size to 1");
+          " ranks of tensor_parallel_size have parts of a tensor, and the limit applies to the whole tensor; set it to "
+          "0, or tensor_parallel_size to 1");
   require(!c.log_noise_scale, "logging.noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
@@ -432,9 +432,8 @@ void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
   require(c.local_fragments <= c.local_steps, "local_updates.fragments: ", c.local_fragments,
           " fragments are more than the ", c.local_steps, " steps of local_updates.steps; take at most as many");
-  require(c.outer_delay < c.local_steps, "local_updates.outer_delay: after ", c.outer_delay,
-          " steps the next round has ended, which has the ", c.local_steps,
-          " steps of local_updates.steps; take fewer");
+  require(c.outer_delay < c.local_steps, "local_updates.outer_delay: expected fewer than local_updates.steps ",
+          c.local_steps, ", got ", c.outer_delay);
   const int64_t workers = c.data_parallel_replicate_size;
   if (c.outer_delta_dtype == DeltaDtype::fp4) {
     require(workers > 1,
@@ -453,11 +452,12 @@ void validate_workers(const Config& c) {
   require(!updates_by(c, RuleName::schedule_free_adamw),
           "optimizer: schedule_free_adamw averages the weights itself, and local_updates.steps ", c.local_steps,
           " replaces them at the end of a round; take adamw, or local_updates.steps 0");
-  require(workers == 1 || !c.log_noise_scale, "logging.noise_scale: the steps of ", workers,
-          " copies with local_updates.steps are not one step; set it to false, or data_parallel_replicate_size to 1");
+  require(workers == 1 || !c.log_noise_scale, "logging.noise_scale: ", workers,
+          " copies with local_updates.steps take separate steps, without a common gradient; set it to false, or "
+          "data_parallel_replicate_size to 1");
   require(workers == 1 || c.deterministic_reduction != DeterministicReduction::rank_invariant,
-          "deterministic_reduction: rank_invariant has one sum over all ranks, and with local_updates.steps ", workers,
-          " copies add up apart; set it to fixed_order, or data_parallel_replicate_size to 1");
+          "deterministic_reduction: rank_invariant needs one sum over all ranks, and with local_updates.steps ",
+          workers, " copies sum separately; set it to fixed_order, or data_parallel_replicate_size to 1");
 }
 
 void validate_ranks(const Config& c) {
@@ -468,14 +468,14 @@ void validate_ranks(const Config& c) {
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
-          " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
+          " has a meaning only with zero_stage 1 to 3, got zero_stage 0; leave it out, or set zero_stage");
   require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || copies_are_workers(c),
           "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
           " has a meaning only with zero_stage 1 to 3, local_updates.steps or optimizer onebit_adam or onebit_lamb; "
           "with 0 every rank is a copy");
   if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
   const int64_t leaves = c.logical_shards;
-  require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");
+  require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two; set it to one");
   require(
       c.micro_batch_size > 0,
       "deterministic_reduction: rank_invariant needs a micro_batch_size: one chosen by memory may differ between runs");
@@ -518,8 +518,8 @@ void validate_block(const Config& c) {
   require(m.initializer_ranges.empty() || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
           " sets initial weights by the width, model.initializer_ranges by name; leave one of them out");
   require(m.norm_elementwise_affine || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
-          " scales the gain of the last norm, which model.norm_elementwise_affine false leaves out; set one of them "
-          "otherwise");
+          " scales the gain of the last norm, which model.norm_elementwise_affine false removes; set that to true, or "
+          "mup_base_width to 0");
 }
 
 void validate_run(const Config& c) {
@@ -532,7 +532,7 @@ void validate_run(const Config& c) {
           " and averaging.ema_decay ", c.ema_decay,
           " are two averages of the weights, and a run keeps one; set one of them to 0");
   require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
-          " needs valid_data and an eval_interval");
+          " needs valid_data and an eval_interval above 0; give both, or set it to 0");
   require(!c.rollback || !c.save.empty(), "loss_spikes.rollback: needs a `save` folder to find a checkpoint in");
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");

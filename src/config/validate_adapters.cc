@@ -10,7 +10,7 @@ void validate_adapters(const Config& c) {
   require(c.lora_rank > 0 || c.base_precision == BasePrecision::none,
           "lora.base_precision: ", name_of(c.base_precision),
           " stores weights that are not trained, and lora.rank is 0, which trains all of them; set lora.rank above 0 "
-          "to train adapters beside them, or lora.base_precision to none");
+          "to train adapters on top of them, or lora.base_precision to none");
   if (c.lora_rank == 0) return;
   const std::string rank = cat("lora.rank: ", c.lora_rank);
   require(!c.init_from.empty(), rank,
@@ -24,7 +24,8 @@ void validate_adapters(const Config& c) {
   for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
                                   {"pipeline_parallel_size", c.pipeline_parallel_size},
                                   {"context_parallel_size", c.context_parallel_size}})
-    require(size == 1, rank, " is not supported with ", key, " ", size, "; set it to 1, zero_stage 3 shares weights");
+    require(size == 1, rank, " is not supported with ", key, " ", size,
+            "; set it to 1, and use zero_stage 3 to shard weights");
   require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
           " is not supported with averages of the weights (averaging.ema_decay, averaging.tail_start, optimizer "
           "schedule_free_adamw); leave them out");

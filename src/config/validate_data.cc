@@ -21,7 +21,7 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
   for (const auto& source : sources) {
     require(!source.path.empty(), key, ": a path is empty");
     require(names.insert(source_name(source)).second, key, ": two entries have the name \"", source_name(source),
-            "\"; name them otherwise");
+            "\"; give each its own name");
   }
 }
 
@@ -34,7 +34,7 @@ void validate_weights(const Config& c) {
     const std::vector<double> weights = source_weights(c, stage);
     const std::string key = stage == 0 ? "train_data" : cat("train_data_stages[", stage - 1, "].weights");
     require(weights.empty() || std::accumulate(weights.begin(), weights.end(), 0.0) > 0, key,
-            ": the weights of all entries of train_data are 0; give one of them more");
+            ": the weights of all entries of train_data are 0; set at least one above 0");
     std::ranges::transform(weights, most, most.begin(), [](double a, double b) { return std::max(a, b); });
   }
   for (size_t i = 0; i < most.size(); ++i)
@@ -48,7 +48,7 @@ void validate_stages(const Config& c) {
     const DataStage& stage = c.train_data_stages[k];
     const std::string key = cat("train_data_stages[", k, "]");
     require(k == 0 || stage.from_tokens > before, key, ".from_tokens: ", stage.from_tokens,
-            " is not after the stage before it, from ", before, " on; list stages in their order");
+            " is not above that of the stage before it, ", before, "; list stages in ascending order");
     before = stage.from_tokens;
     for (const auto& entry : stage.weights) {
       const std::string& name = entry.first;

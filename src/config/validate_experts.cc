@@ -71,14 +71,14 @@ void validate_buffers(const Config& c) {
   require(ranks > 1, "moe.expert_buffer_factor: ", factor,
           " limits what ranks with other experts are sent, and expert_parallel_size is 1; set it to 0");
   require(factor >= 1, "moe.expert_buffer_factor: ", factor,
-          " has no room for balanced routing, which needs 1; set it to 1 or more, or to 0");
+          " is too small even for balanced routing, which needs 1; set it to 1 or more, or to 0");
   require(c.expert_capacity_factor == 0, "moe.expert_buffer_factor: ", factor,
           " limits buffers that moe.expert_capacity_factor, ", c.expert_capacity_factor,
           ", bounds already; set one of them to 0");
   const double own = double(c.model.num_experts) / ranks, chosen = double(c.model.num_experts_per_tok);
   const double all = ranks * std::min(chosen, own) / chosen;
-  require(factor < all, "moe.expert_buffer_factor: ", factor, " is room for any routing, which ", all,
-          " is already with expert_parallel_size ", ranks, ", model.num_experts ", c.model.num_experts,
+  require(factor < all, "moe.expert_buffer_factor: ", factor, " limits nothing, since buffers fit any routing from ",
+          all, " on with expert_parallel_size ", ranks, ", model.num_experts ", c.model.num_experts,
           " and model.num_experts_per_tok ", chosen, "; set it below that, or to 0");
 }
 

@@ -65,8 +65,9 @@ void validate_offload(const Config& c) {
           "none; leave it out");
   require_gpu(c, "offload.activations", c.offload_activations, "the inputs of recomputed blocks");
   require(c.offload_activations != Offload::cpu || c.recompute_granularity == RecomputeGranularity::full,
-          "offload.activations: cpu moves the inputs of blocks that recompute_granularity full recomputes, it is ",
-          name_of(c.recompute_granularity), "; set that to full, or this to auto or none");
+          "offload.activations: cpu moves the inputs of blocks that recompute_granularity full recomputes, but "
+          "recompute_granularity is ",
+          name_of(c.recompute_granularity), "; set it to full, or offload.activations to auto or none");
   require_gpu(c, "offload.optimizer", c.offload_optimizer, "optimizer states");
   validate_params(c);
 }

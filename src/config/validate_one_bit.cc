@@ -16,7 +16,7 @@ void validate_one_bit(const Config& c) {
   for (size_t g = 0; g < c.param_groups.size(); ++g) {
     const auto& own = c.param_groups[g].optimizer;
     require(!own || compresses(*own) == compresses(c.optimizer), "param_groups[", g,
-            "].optimizer: ", own ? name_of(*own) : "", " beside optimizer ", name_of(c.optimizer),
+            "].optimizer: ", own ? name_of(*own) : "", " with optimizer ", name_of(c.optimizer),
             ": onebit_adam and onebit_lamb do not sum gradients, so they update all weights or none; leave the group's "
             "optimizer out");
   }
@@ -24,8 +24,8 @@ void validate_one_bit(const Config& c) {
   const std::string_view name = name_of(c.optimizer), whole = without_compression(c.optimizer);
   require(
       c.freeze_step > 0, "adam.freeze_step: optimizer ", name,
-      " needs the number of steps before its variance is frozen, got 0; 15 to 25 % of train_iters are usual, of these ",
-      c.train_iters, " some ", std::max<int64_t>(1, c.train_iters / 5));
+      " needs the number of steps before its variance is frozen, got 0; 15 to 25 % of train_iters are usual, such as ",
+      std::max<int64_t>(1, c.train_iters / 5));
   const auto one = [&](const char* key, int64_t size, const char* why) {
     require(size == 1, key, ": optimizer ", name, " with ", size, " ranks of it is not supported: ", why,
             "; set it to 1, or take optimizer ", whole);

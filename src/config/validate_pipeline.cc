@@ -13,8 +13,9 @@ constexpr const char* kOneStage = ", or set pipeline_parallel_size to 1";
 // Refuses options that are not yet supported with several stages.
 void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
-  require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
-          "gradients of each micro-batch; set it to 0 or 1", kOneStage);
+  require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages,
+          " is not supported, since ranks would reduce-scatter the gradients of each micro-batch; set it to 0 or 1",
+          kOneStage);
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
   require(!c.log_noise_scale, "logging.noise_scale:", stages,

@@ -62,7 +62,8 @@ Recipe make_recipe(std::string_view name, DType master, GradientFormat gradients
       recipe.linear[size_t(operand)].quantized = gradients == GradientFormat::e5m2 ? DType::f8_e5m2 : DType::f8_e4m3;
   if (master != DType::f32 && recipe.compute != DType::bf16)
     throw Error(cat("master_weights: ", master == DType::i16 ? "split" : name_of(master),
-                    " masters need precision bf16 or one of 8 bits, got ", name, "; use master_weights fp32"),
+                    " masters need precision bf16 or a low precision such as fp8_tensorwise, got ", name,
+                    "; use master_weights fp32"),
                 Exit::usage);
   return recipe;
 }

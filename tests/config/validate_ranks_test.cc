@@ -94,8 +94,9 @@ TEST(Validate, TensorParallelSizeMustDivideHeadsAndWidths) {
   for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "schedule_free_adamw", "muon", "normuon"})
     EXPECT_EQ(with({"tensor_parallel_size=2", cat("optimizer=", optimizer), "schedule.lr_decay_style=constant"}), "");
   for (const char* optimizer : {"lamb", "adafactor"})
-    expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
-                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs sums over all of it", "adamw"});
+    expect_parts(
+        with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
+        {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs sums over the whole matrix", "adamw"});
   expect_parts(with({"tensor_parallel_size=2", "optimizer=adamw_8bit"}),
                {"tensor_parallel_size: 2", "optimizer adamw_8bit", "a scale for each block", "adamw"});
   const auto grouped_matrices = [&](const char* optimizer) {
@@ -196,7 +197,7 @@ TEST(Validate, LocalUpdatesRefuseConflictingOptions) {
   expect_parts(error_with({"local_updates.steps=3", "local_updates.fragments=4"}),
                {"local_updates.fragments: 4", "3 steps"});
   expect_parts(error_with({"local_updates.steps=3", "local_updates.outer_delay=3"}),
-               {"local_updates.outer_delay: after 3 steps", "3 steps of local_updates.steps"});
+               {"local_updates.outer_delay: expected fewer than local_updates.steps 3", "got 3"});
   expect_parts(error_with({"local_updates.steps=3", "local_updates.outer_delta_dtype=fp4"}),
                {"local_updates.outer_delta_dtype: fp4", "data_parallel_replicate_size 1", "set it to fp32"});
   expect_parts(
@@ -258,7 +259,7 @@ TEST(Validate, OneBitAdamRefusesOptionsThatNeedFullGradients) {
     expect_parts(error({other}), {std::string(other).substr(0, std::string(other).find('=')), "onebit_adam"});
   expect_parts(error({"precision=bf16", "grad_dtype=bf16"}), {"grad_dtype", "onebit_adam"});
   expect_parts(error_with({"param_groups=[{\"match\": \"*norm*\", \"optimizer\": \"onebit_adam\"}]"}),
-               {"param_groups[0].optimizer", "onebit_adam", "beside optimizer adamw"});
+               {"param_groups[0].optimizer", "onebit_adam", "with optimizer adamw"});
 }
 
 }  // namespace

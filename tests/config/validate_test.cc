@@ -72,7 +72,7 @@ TEST(Validate, MixtureStagesAreOrderedAndNameSources) {
   expect_parts(error(R"([{"from_tokens": 1, "weights": {"web_*.bin": 1, "m.bin": 1}}])"),
                {"train_data_stages[0].weights", "\"web_*.bin\"", "web, code.bin, m.bin"});
   expect_parts(error(R"([{"from_tokens": 9, "weights": {"m.bin": 1}}, {"from_tokens": 9, "weights": {}}])"),
-               {"train_data_stages[1].from_tokens: 9", "list stages in their order"});
+               {"train_data_stages[1].from_tokens: 9", "list stages in ascending order"});
   expect_parts(error(R"([{"from_tokens": 9, "weights": {"web": 0, "code.bin": 0, "m.bin": 0}}])"),
                {"train_data_stages[0].weights", "are 0"});
   expect_parts(error(R"([{"from_tokens": 9, "weights": {"web": -1}}])"), {"train_data_stages[0].weights.web", "-1"});
@@ -458,7 +458,7 @@ TEST(Validate, QkClipNeedsAttentionLogitsAndNoQkNorm) {
   expect_parts(error_with({"qk_clip_threshold=100", "attention=cudnn"}),
                {"qk_clip_threshold: 100", "attention cudnn", "auto or builtin"});
   expect_parts(error_with({"qk_clip_threshold=100", "model.model_type=qwen3", "model.intermediate_size=64"}),
-               {"qk_clip_threshold: 100", "model.qk_norm", "expected 0"});
+               {"qk_clip_threshold: 100", "model.qk_norm", "set it to 0"});
 }
 
 TEST(Validate, UpdateClippingRequiresAdamW) {
