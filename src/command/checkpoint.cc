@@ -29,7 +29,7 @@ Exit list(const std::string& root, Depth depth) {
     const std::string found = v.ok ? depth == Depth::sizes ? "present" : "whole" : v.problem;
     std::printf("%10lld  %s  %s%s\n", static_cast<long long>(all[i].step), all[i].path.c_str(), found.c_str(),
                 i >= steps        ? "; diverged: not resumed from automatically"
-                : all[i].given_up ? "; given up: the run went back behind it"
+                : all[i].given_up ? "; abandoned: the run went back to an earlier step"
                                   : "");
   }
   return Exit::done;

@@ -29,8 +29,8 @@ void require_in_folder(const std::string& folder, const std::string& name, const
   const fs::path model = real.parent_path().parent_path();  // models--OWNER--NAME in the hub's cache
   if (real.parent_path().filename() == "snapshots" && is_below(opened, model / "blobs")) return;
   throw Error(cat(folder, "/", name, ": leads out of the folder, to ", opened,
-                  "; expected files of the folder itself: if you trust it, put a copy of that file there, or take the "
-                  "model over with `athanor import --follow-links`"),
+                  "; expected files in the folder itself: if you trust that file, copy it there, or import the model "
+                  "with `athanor import --follow-links`"),
               Exit::usage);
 }
 

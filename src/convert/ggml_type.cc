@@ -63,7 +63,7 @@ int64_t ggml_row_bytes(GgmlType type, int64_t columns) {
 
 void append_ggml(GgmlType type, const GgmlRows& rows, ThreadPool* pool, std::vector<std::byte>& out) {
   for (const float value : rows.values)
-    if (!std::isfinite(value)) throw Error(cat(rows.what, ": holds the value ", value, "; a model must be finite"));
+    if (!std::isfinite(value)) throw Error(cat(rows.what, ": holds the value ", value, "; expected finite weights"));
   const GgmlTypeInfo& info = ggml_info(type);
   if (!info.quantize) {
     std::vector<std::byte> bytes;

@@ -73,10 +73,10 @@ class GgufModelWriter {
                                    " the weights of a token's experts by their sum for ", arch_));
     if (has_experts(m_.model_type) && ggml_info(options_.mixture.type).quantize &&
         options_.mixture.type != GgmlType::q8_0)
-      refuse(options_.mixture.name, "of models with experts, files are f32, f16, bf16 or q8_0");
+      refuse(options_.mixture.name, "a model with experts can only be written as f32, f16, bf16 or q8_0");
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
-      refuse("rope_scaling llama3", cat("llama.cpp has it for llama, not for ", arch_));
+      refuse("rope_scaling llama3", cat("llama.cpp supports it only for llama, not for ", arch_));
     if (r.rope_type != RopeType::yarn) return;
     if (attention_factor(r) != attention_factor(usual))
       refuse("rope_scaling.attention_factor", "llama.cpp computes it from the factor");
@@ -199,8 +199,8 @@ class GgufModelWriter {
     if (shape.back() % block == 0)
       ++whole_blocks_;
     else
-      log::info("gguf: ", w.name, " has rows of ", shape.back(), " values, no multiple of ", block, ": ",
-                ggml_info(type).name);
+      log::info("gguf: ", w.name, " is written as ", ggml_info(type).name, ", since its rows of ", shape.back(),
+                " values are no multiple of ", block);
     return type;
   }
 

@@ -177,7 +177,7 @@ GgufReader::GgufReader(const std::string& path) : path_(path), file_(open_regula
   for (uint64_t i = 0; i < tensors; ++i) {
     const std::string name = in.text("a tensor's name");
     if (!tensors_.emplace(name, tensor_info(in, path_, name)).second)
-      throw Error(cat(path_, ": tensor ", printable(name), " is there twice"));
+      throw Error(cat(path_, ": tensor ", printable(name), " appears twice"));
   }
   const int64_t data = round_up(in.at(), int64_t(alignment));
   for (auto& [name, tensor] : tensors_) {

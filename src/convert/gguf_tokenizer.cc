@@ -38,8 +38,8 @@ void add_tokens(GgufFile& file, const SubwordParts& parts, int64_t vocab, const 
   std::vector<int32_t> types(texts.size(), kUnused);
   const auto set = [&](size_t id, const std::string& text, int32_t type) {
     if (id >= texts.size())
-      throw Error(cat(where, ": the tokenizer has token ", id, ", the model's vocabulary ends before ", vocab,
-                      ": they do not belong together"),
+      throw Error(cat(where, ": the tokenizer has token ", id, ", expected less than the model's vocab_size ", vocab,
+                      ": they belong to different models"),
                   Exit::usage);
     texts[id] = text, types[id] = type;
   };
@@ -125,12 +125,12 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   const ModelConfig& m = model.config();
   const std::string folder = tokenizer_folder(model);
   const auto without = [&](const char* what) {
-    log::warn("gguf: ", folder, what, "; the file is for programs that bring their own");
+    log::warn("gguf: ", folder, what, "; none is written, so the program that reads the file must have its own");
     file.set("tokenizer.ggml.model", "none");
   };
   if (!has_tokenizer(folder)) return without(" has no tokenizer");
   LoadedParts loaded = load_tokenizer_parts(folder);
-  if (loaded.parts.characters) return without(" has a tokenizer of characters, which is not written");
+  if (loaded.parts.characters) return without(" has a character-level tokenizer, which is not supported");
   if (!loaded.parts.normalizer.only_nfc())
     log::warn("gguf: ", folder, " has a tokenizer that normalizes texts, which llama.cpp does not do");
   file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, for every model

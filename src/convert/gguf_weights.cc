@@ -90,10 +90,13 @@ class ConfigReader {
     if (const double factor = find("rope.scaling.attn_factor").value_or(1.0); factor != 1)
       refuse(cat(arch_, ".rope.scaling.attn_factor is ", factor, "; expected 1"));
     if (file_.tensors().contains(kRopeFactors))
-      refuse(cat(kRopeFactors, " stretches RoPE by factors, which are not read; take the model's folder"));
+      refuse(cat(kRopeFactors,
+                 " scales RoPE by one factor for each frequency, which is not supported; use the model's folder in "
+                 "Hugging Face's layout"));
     const auto type = file_.text(cat(arch_, ".rope.scaling.type")).value_or("none");
     if (type == "none") return;
-    if (type != "linear" && type != "yarn") refuse(cat(arch_, ".rope.scaling.type is ", printable(type)));
+    if (type != "linear" && type != "yarn")
+      refuse(cat(arch_, ".rope.scaling.type is ", printable(type), "; expected none, linear or yarn"));
     m_.rope_scaling.rope_type = type == "linear" ? RopeType::linear : RopeType::yarn;
     m_.rope_scaling.factor = number("rope.scaling.factor");
     if (type == "linear") return;

@@ -93,7 +93,7 @@ void require_prunable(const ModelFolder& model, const PrunedExport& how) {
   for (const auto& w : model.weights())
     if (w.role == Role::matrix && inputs_of(model, w) % 4 != 0)
       throw Error(cat("export: ", how.flag, " 2:4: ", w.name, " has ", inputs_of(model, w),
-                      " inputs, no multiple of 4; give a share instead"),
+                      " inputs, no multiple of 4; give a fraction instead"),
                   Exit::usage);
 }
 
@@ -101,14 +101,14 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
   const ModelType family = model.config().model_type;
   if ((options.fp8 || options.ints || options.gptq || options.nested_nf4) &&
       ((model.in_out() && !options.nested_nf4) || has_experts(family)))
-    throw Error(cat("export: ", name_of(family), " has no form in ",
+    throw Error(cat("export: ", name_of(family), " cannot be written in ",
                     options.fp8          ? "FP8"
                     : options.gptq       ? "GPTQ's format"
                     : options.nested_nf4 ? "bitsandbytes' NF4"
                                          : "packed integers",
                     family == ModelType::gpt2
-                        ? ": its matrices are [in, out], which readers of such weights do not know"
-                        : ": it has experts, whose router stays as it is, which no tensor of such a folder says",
+                        ? ": its matrices are [in, out], which readers of such weights do not support"
+                        : ": it has experts, and such folders cannot say that the router is not quantized",
                     "; take f32, bf16 or f16"),
                 Exit::usage);
   if (options.pruned) require_prunable(model, *options.pruned);

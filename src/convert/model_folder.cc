@@ -132,7 +132,7 @@ void ModelFolder::open_folder() {
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
   } else if (exists(cat(path_, "/state.json"))) {  // only this program writes state.json
     throw Error(cat(path_, ": is a checkpoint without its ", kManifestName,
-                    ", so that nothing says whether its files are whole; take another checkpoint, or copy config.json, "
+                    ", so its files cannot be verified; use another checkpoint, or copy config.json, "
                     "model*.safetensors and the tokenizer to a folder of their own to use them as they are"));
   } else {
     files_ = std::make_unique<WeightFiles>(path_);
@@ -344,7 +344,8 @@ ModelFolder::Weight ModelFolder::gptq(const std::string& name, const Shape& shap
         is(GptqTensor::scales, DType::f16, {groups, shape[0]}) && is(GptqTensor::g_idx, DType::i32, {shape[1]}))
       return {.name = name, .dtype = DType::f32, .shape = shape, .gptq_bits = bits};
   }
-  throw Error(cat(path_, ": a matrix ", name, " ", shape, " of 4 or 8 bits cannot be made of", found));
+  throw Error(
+      cat(path_, ": the tensors of the GPTQ matrix ", name, " ", shape, " do not fit 4 or 8 bits; found", found));
 }
 
 const std::vector<float>& ModelFolder::gptq_matrix_values(const Weight& w) const {
@@ -575,10 +576,9 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run, const s
   if (have.model_type == ModelType::gpt2)
     same("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
   if (!refused.empty())
-    throw Error(
-        cat(key, ": ", from.path(), " is another model:", refused,
-            key == "init_from" ? "\nleave `model` out of the configuration, then it is that of the folder" : ""),
-        Exit::usage);
+    throw Error(cat(key, ": ", from.path(), " is another model:", refused,
+                    key == "init_from" ? "\nremove `model` from the configuration to use that of the folder" : ""),
+                Exit::usage);
   const auto note = [&](const char* what, const auto& a, const auto& b) {
     if (a != b) log::info(key, ": model.", what, " of the weights is ", a, ", of the run ", b);
   };

@@ -34,7 +34,9 @@ ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape
     std::vector<float> table;
     to_floats(bytes, DType::f32, table);
     if (!std::ranges::equal(table, kNf4.value))
-      throw Error(cat(path_, ": ", part.name, " has other values than NF4"), Exit::usage);
+      throw Error(
+          cat(path_, ": ", part.name, " does not hold the 16 values of NF4; other quantization maps are not supported"),
+          Exit::usage);
   }
   return w;
 }
@@ -104,8 +106,8 @@ std::vector<std::byte> ModelFolder::nf4_record(const Weight& w, bool nested) con
   if (w.nf4 && in_out())
     throw Error(
         cat(path_, ": ", w.name, " of ", name_of(config_.model_type), " is stored in NF4 as [outputs, inputs], ",
-            "and lora.base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
-            "made of, or set lora.base_precision to none"),
+            "and lora.base_precision nf4 computes with blocks of [inputs, outputs]; set init_from to the folder that "
+            "it was exported from, or set lora.base_precision to none"),
         Exit::usage);
   if (w.nf4) return stored_nf4_record(w, nested);
   Nf4Quantizer quantizer(w.shape.numel(), nested);

@@ -28,7 +28,7 @@ NewFolder::~NewFolder() {
   try {
     remove_tree(tmp_);
   } catch (const Error& e) {
-    log::warn("leaving an unfinished folder behind: ", e.what());
+    log::warn("export: an unfinished folder was left behind, since it cannot be removed: ", e.what());
   }
 }
 

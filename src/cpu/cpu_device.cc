@@ -30,14 +30,15 @@ void* CpuDevice::allocate(size_t bytes, Mem) {
   const size_t before = allocated_.fetch_add(bytes);
   if (bytes > capacity_ || before > capacity_ - bytes) {
     allocated_.fetch_sub(bytes);
-    throw Error(cat("cpu memory: ", bytes, " bytes asked, but ", before, " of ", capacity_,
+    throw Error(cat("cpu memory: ", bytes, " bytes were requested, but ", before, " of ", capacity_,
                     " bytes are in use: use a smaller micro-batch or model, or raise the memory limit"));
   }
   void* memory = mmap(nullptr, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     const int reason = errno;
     allocated_.fetch_sub(bytes);
-    throw Error(cat("cpu memory: the system refused ", bytes, " bytes: ", std::strerror(reason)));
+    throw Error(cat("cpu memory: the system refused ", bytes, " bytes: ", std::strerror(reason),
+                    ": free memory on this machine, or use a smaller micro-batch or model"));
   }
   if (bytes >= kHugePage) madvise(memory, pages(bytes), MADV_HUGEPAGE);  // a hint: failure changes nothing
   return memory;

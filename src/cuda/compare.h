@@ -52,7 +52,7 @@ std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidat
   candidate();
   for (size_t i = 0; i < written.size(); ++i) {
     const double distance = largest_distance(written[i], results.copy(i), stream);
-    if (std::isnan(distance)) return cat(names[i], " has values that are no numbers or were not written");
+    if (std::isnan(distance)) return cat(names[i], " has values that are NaN or were not written");
     if (distance > kMostDistance)
       return cat(names[i], " differs by ", distance, " of its size, by more than ", kMostDistance);
   }

@@ -45,7 +45,7 @@ std::string PlanFiles::load(const std::string& graph) const {
     const size_t line = std::min(text.find('\n'), text.size());
     std::string plan = text.substr(std::min(line + 1, text.size()));
     if (text.substr(0, line) == first_line(graph, plan)) return plan;
-    log::warn("tuning_cache: ", path(graph), " is not used: it is damaged or of something else");
+    log::warn("tuning_cache: ", path(graph), " is not used: it is damaged or belongs to another problem");
   } catch (const std::exception& error) {
     log::warn("tuning_cache: ", path(graph), " is not used: ", error.what());
   }

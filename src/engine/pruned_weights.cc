@@ -77,9 +77,10 @@ std::vector<bool> pruned_pieces(const ParamStore& params, const PruningOptions& 
     if (matrix) matrices.push_back(piece.slice->name);
     pruned.push_back(matrix && !matches_any(options.exclude, piece.slice->name));
     if (pruned.back() && groups && (spec.in_out || piece.slice->shape[1] % kGroup != 0))
-      throw Error(cat("pruning.pattern: 2:4 is of ", kGroup, " neighbouring inputs of an output, and ",
+      throw Error(cat("pruning.pattern: 2:4 needs groups of ", kGroup, " neighbouring inputs of an output, and ",
                       piece.slice->name, " ", piece.slice->shape,
-                      spec.in_out ? " has its outputs side by side (model_type gpt2)" : " has another number of inputs",
+                      spec.in_out ? " stores neighbouring outputs next to each other (model_type gpt2)"
+                                  : " has a number of inputs that is no multiple of that",
                       "; set it to unstructured, or name the matrix in pruning.exclude"),
                   Exit::usage);
   }
@@ -89,7 +90,7 @@ std::vector<bool> pruned_pieces(const ParamStore& params, const PruningOptions& 
                       "model.layers.0.mlp.down_proj.weight"),
                   Exit::usage);
   if (std::ranges::count(pruned, true) == 0)
-    throw Error("pruning.exclude: leaves no matrix to prune; set pruning.sparsity to 0", Exit::usage);
+    throw Error("pruning.exclude: leaves no matrix to prune; exclude fewer, or set pruning.sparsity to 0", Exit::usage);
   return pruned;
 }
 

@@ -50,8 +50,8 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
                  InferenceWeights weights)
     : recipe_(recipe), backend_(backend), model_(make_model(config)) {
   if (recipe.low_precision())
-    throw Error(cat("precision: text is not generated with GEMMs in 8 bits, got ", recipe.name,
-                    "; use bf16, which has the same weights"),
+    throw Error(cat("precision: ", recipe.name,
+                    " is not supported for generating text; use bf16, which reads the same weights"),
                 Exit::usage);
   CHECK(capacity >= 1 && capacity <= config.max_position_embeddings && texts >= 1, "capacity ", capacity, " of ", texts,
         " texts");

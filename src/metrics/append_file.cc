@@ -37,7 +37,7 @@ AppendFile::AppendFile(std::string folder, std::string name, AppendOptions optio
   if (::ftruncate(file_.get(), options.size) == 0)
     size_ = options.size;
   else
-    warn("cannot be cut", std::strerror(errno));
+    warn("cannot be truncated", std::strerror(errno));
 }
 
 bool AppendFile::open() {

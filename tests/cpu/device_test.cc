@@ -32,9 +32,9 @@ TEST(CpuDevice, LimitCountsAllAllocations) {
   EXPECT_EQ(device.capacity(Mem::device), 10000u);
   void* first = device.allocate(6000, Mem::device);
   const std::string message = error_of([&] { device.allocate(4001, Mem::pinned); });
-  EXPECT_NE(message.find("4001 bytes asked"), std::string::npos) << message;
+  EXPECT_NE(message.find("4001 bytes were requested"), std::string::npos) << message;
   EXPECT_NE(message.find("6000 of 10000"), std::string::npos) << message;
-  EXPECT_NE(error_of([&] { device.allocate(SIZE_MAX, Mem::device); }).find("bytes asked"), std::string::npos);
+  EXPECT_NE(error_of([&] { device.allocate(SIZE_MAX, Mem::device); }).find("bytes were requested"), std::string::npos);
   EXPECT_EQ(device.allocated(), 6000u);
   void* second = device.allocate(4000, Mem::host);
   device.release(second, 4000, Mem::host);

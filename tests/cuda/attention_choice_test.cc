@@ -122,7 +122,7 @@ TEST_F(AttentionChoice, ImplementationWithWrongResultsIsRejected) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("attention: cuDNN's are not used for "));
   EXPECT_THAT(said, HasSubstr("are not those of the program's kernels without wgmma: y has values that "));
-  EXPECT_THAT(said, HasSubstr("without wgmma: dq has values that are no numbers"));
+  EXPECT_THAT(said, HasSubstr("without wgmma: dq has values that are NaN"));
 }
 
 TEST_F(AttentionChoice, MaxLogitsAreComputedByTheBuiltinKernels) {
@@ -323,7 +323,7 @@ TEST_F(AttentionChoice, FailuresAreDescribedAndLeakNothing) {
     search(*ops, kFast);
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("choosing whose kernels compute attention forward of 1 x 16 tokens"));
+    EXPECT_THAT(error.what(), HasSubstr("choosing the kernels of attention forward of 1 x 16 tokens"));
     EXPECT_THAT(error.what(), HasSubstr("cudaMalloc"));
   }
   EXPECT_THAT(search(*ops, kFast), HasSubstr("3 tried"));

@@ -104,7 +104,7 @@ TEST_F(Compare, CandidatesStartFromEqualContents) {
     cuda::run(Add{.y = op.y.slice(0, rows), .a = op.a.slice(0, rows), .b = op.b.slice(0, rows)}, nullptr, nullptr);
   };
   EXPECT_EQ(cuda::difference(op, nullptr, add, add), "");
-  EXPECT_EQ(cuda::difference(op, nullptr, add, add_some), "y has values that are no numbers or were not written");
+  EXPECT_EQ(cuda::difference(op, nullptr, add, add_some), "y has values that are NaN or were not written");
 
   const ColumnSum sums{.out = {whole(1).data, DType::f32, {kComparedStride}}, .x = whole(4)};  // adds 2
   const auto sum = [&] { cuda::run(sums, scratch_of(sums), nullptr); };

@@ -79,7 +79,7 @@ class TrainingTest(CudaTest):
             self.assertIn("loss" if words[0] == "eval" else "text", json.loads(self.run_program(*words).out.splitlines()[-1]))
             if ON_EMULATOR:  # without memory on the GPU neither can do anything
                 failed = self.run_program(*words, code=ERROR, env={"EMULATED_FAILURE": "cudaMalloc:1:2"})
-                self.assertIn("bytes asked", failed.err)
+                self.assertIn("bytes were requested", failed.err)
 
     def test_autotuning_choices_are_cached_and_restored(self):
         tried = {"precision": "bf16", "autotune_seconds": 600, "tuning_cache": "cache",
@@ -268,7 +268,7 @@ class FailureTest(CudaTest):
                    config=self.config(runtime_reserve_mib=0))
 
     def test_failed_planned_allocation_is_reported(self):
-        self.fails(["bytes asked", "smaller micro-batch"], EMULATED_FAILURE="cudaMalloc:1:2")
+        self.fails(["bytes were requested", "smaller micro-batch"], EMULATED_FAILURE="cudaMalloc:1:2")
 
     def test_failing_launch_is_named_and_leaves_the_checkpoint(self):
         config = self.config()

@@ -127,7 +127,7 @@ class TokenizerTest(SystemTest):
         (self.folder / "choices.jsonl").write_text(json.dumps({"context": "It's the", "choices": [" 1st", " word"], "label": 0}))
         self.run_program("eval", "exported", "--choices", "choices.jsonl")
         done = self.run_program("export", newest, "mine.gguf", "--format", "gguf")
-        self.assertIn("tokenizer of characters", done.err + done.out)
+        self.assertIn("character-level tokenizer", done.err + done.out)
 
     def test_parquet_of_pyarrow_gives_the_tokens_of_json_lines(self):
         """All that pyarrow writes: every codec, encoding and page version, in pages and row groups of many sizes."""

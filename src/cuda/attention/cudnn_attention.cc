@@ -46,9 +46,9 @@ std::string why_not(const Op& op, const CudnnAttention::Options& options) {
   const int64_t rows = op.q.rows();
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
   if constexpr (std::is_same_v<Op, AttentionFwd>)
-    if (op.top) return "qk_clip_threshold needs the largest scores, which no plan of cuDNN's gives";
-  if (s.softcap > 0) return cat("attn_logit_softcapping ", s.softcap, ": no plan caps scores");
-  if (s.sparse.group > 0) return cat("sparse_attention in groups of ", s.sparse.group, ": no plan has such a mask");
+    if (op.top) return "qk_clip_threshold needs the largest scores, which cuDNN does not return";
+  if (s.softcap > 0) return cat("attn_logit_softcapping ", s.softcap, ": cuDNN cannot cap scores");
+  if (s.sparse.group > 0) return cat("sparse_attention in groups of ", s.sparse.group, ": cuDNN has no such mask");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
   if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows ||
       (!options.documents && op.spans.rows() != rows / tokens))
@@ -112,7 +112,7 @@ bool AttentionPlan::restore(const PlanFiles& files) {
   const std::string text = files.load(graph_.description());
   std::string why;
   if (text.empty() || graph_.restore(text, &why)) return !text.empty();
-  log::warn("tuning_cache: the plan of ", p_, " is made anew: ", why);
+  log::warn("tuning_cache: the plan of ", p_, " cannot be used and is built again: ", why);
   return false;
 }
 

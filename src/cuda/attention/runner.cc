@@ -241,8 +241,8 @@ AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microsec
   }
   if (!best)
     throw Error(
-        cat("no kernels of attention agree with the program's without wgmma; set attention to builtin or cudnn, "
-            "and please report it"));
+        cat("in autotuning no attention kernels agree with the program's kernels without wgmma; set attention to "
+            "builtin or cudnn, and please report it"));
   return {.by = all[*best], .microseconds = times[*best]};
 }
 
@@ -261,7 +261,7 @@ AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double
       double first = 0;
       const Op& op = work.first;
       const AttentionChoice choice =
-          with_context(cat("choosing whose kernels compute ", problem), [&] { return time_all(op, &first, stream); });
+          with_context(cat("choosing the kernels of ", problem), [&] { return time_all(op, &first, stream); });
       choices_[problem] = choice;
       ++report.timed;
       report.own += choice.by != AttentionKernels::cudnn;

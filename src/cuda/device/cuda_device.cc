@@ -26,7 +26,7 @@ struct CudaGraph final : Graph {
 
 // Throws the error of a failed allocation.
 [[noreturn]] void out_of_memory(const std::string& gpu, size_t bytes, size_t free, size_t total) {
-  throw Error(cat(gpu, ": ", bytes, " bytes asked, but ", free, " of ", total,
+  throw Error(cat(gpu, ": ", bytes, " bytes were requested, but ", free, " of ", total,
                   " bytes are free: use a smaller micro-batch or model, or end other programs on this GPU"));
 }
 
@@ -78,9 +78,9 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
     const cudaError_t error = cudaMallocHost(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
-      throw Error(
-          cat(description_, ": ", bytes, " bytes of pinned host memory asked, and the system has not so many: ",
-              "keep less there (offload.optimizer, checkpoint.async_save), or lift its limits on locked memory"));
+      throw Error(cat(
+          description_, ": ", bytes, " bytes of pinned host memory were requested, more than the system can provide: ",
+          "keep less there (offload.optimizer, checkpoint.async_save), or raise its limit on locked memory"));
     }
     CUDA_CHECK(error);
     std::fill_n(static_cast<char*>(memory), bytes, 0);

@@ -38,7 +38,7 @@ NativeGemm GemmRunner::native(const ScaledGemm& op) {
   kind.m = kind.n = kind.k = kind.stride_d = kind.stride_a = kind.stride_b = 0;
   if (told_.insert(cat(kind)).second)
     log::warn("cuBLASLt ", key_.cublaslt, " has no algorithm for the GEMM ", p,
-              ": such GEMMs are computed in fp32 from decoded operands, which is slower");
+              ": such GEMMs are computed in fp32 on dequantized operands, which is slower");
   return native;
 }
 

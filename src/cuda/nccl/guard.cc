@@ -109,7 +109,7 @@ void NcclGuard::close(ncclComm_t comm) {
   if (!ended_.empty()) return;  // watch() aborts the communicator
   for (const auto& [memory, bytes] : memory_) withdraw(comm, memory);
   if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
-    if (ended_.empty()) end("NCCL: the run gave its communicators up");
+    if (ended_.empty()) end("NCCL: the run aborted its communicators");
     return;
   }
   open_.erase(comm);

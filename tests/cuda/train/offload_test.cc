@@ -191,7 +191,7 @@ TEST(OffloadOnGpu, ReportsRefusedPinnedMemory) {
     ADD_FAILURE();
   } catch (const Error& e) {
     const std::string text = e.what();
-    EXPECT_NE(text.find(cat(engine.host_memory(), " bytes of pinned host memory asked")), text.npos) << text;
+    EXPECT_NE(text.find(cat(engine.host_memory(), " bytes of pinned host memory were requested")), text.npos) << text;
     EXPECT_NE(text.find("offload.optimizer"), text.npos) << text;
   }
 }
