@@ -106,8 +106,8 @@ struct Turns {
     for (; at < chat.size(); at += 2) {
       if (chat[at].role != Role::user || at + 1 >= chat.size() || chat[at + 1].role != Role::assistant)
         refuse(cat("template ", name, ": turn ", at + 1,
-                   ": expected user and assistant in turns after at most one system message; take another template, "
-                   "or leave the line out"));
+                   ": expected alternating user and assistant messages after at most one system message; use another "
+                   "template, or remove the line"));
       pairs.emplace_back(chat[at].content, chat[at + 1].content);
     }
   }

@@ -80,7 +80,7 @@ void Dataset::require_targets(const Source& source) {
     }
   }
   throw Error(cat("data \"", source.path_glob, "\": the loss mask leaves out every token of ", source.shards.size(),
-                  " shard(s): nothing would be learnt; mend the mask, or leave this data out"),
+                  " shard(s): nothing would be learned; fix the mask, or leave this data out"),
               Exit::usage);
 }
 

@@ -11,8 +11,8 @@ namespace {
 // Checks a value read from the index again: it was valid at open, but the file may have changed since.
 int64_t checked(int64_t value, int64_t limit, const StableFile& file) {
   if (value < 0 || value > limit)
-    throw Error(cat(file.path(), ": says ", value, " where ", limit,
-                    " was the most at open: shards must not change during a run"));
+    throw Error(cat(file.path(), ": a token or document count is ", value, ", expected 0 to ", limit,
+                    " as when the file was opened: shards must not change during a run"));
   return value;
 }
 

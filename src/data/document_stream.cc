@@ -71,7 +71,7 @@ void DocumentStream::judge_encoding(const std::string& path) {
   const std::string text =
       cat(path, ": looks like ", encoding, ", expected UTF-8; convert it first: iconv -f ", encoding, " -t UTF-8");
   if (is_lines_) throw Error(text, Exit::usage);
-  log::warn(text, " (its bytes are taken as they are)");
+  log::warn(text, " (its bytes are tokenized as they are)");
 }
 
 void DocumentStream::close() {
@@ -118,7 +118,7 @@ std::optional<Job> DocumentStream::next_lines() {
     if (wanted >= kMostLine)
       throw Error(
           cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": a line longer than ", kMostLine >> 20,
-              " MiB, which is no document; split it, or --format text if these are no JSON lines"),
+              " MiB, too long for a document; split it, or give --format text if these are no JSON lines"),
           Exit::usage);
   }
 }
@@ -134,7 +134,7 @@ std::optional<Job> DocumentStream::next_rows() {
     if (text->empty()) continue;
     if (text->size() > kMostLine)
       throw Error(cat(options_.inputs[size_t(at_.input)], ": row ", at_.offset + rows - 1, ": a text longer than ",
-                      kMostLine >> 20, " MiB, which is no document; split it"),
+                      kMostLine >> 20, " MiB, too long for a document; split it"),
                   Exit::usage);
     const Part part = is_held_out(*text, options_.valid_every) ? kValid : kTrain;
     const size_t begin = buffer_.size();
@@ -161,9 +161,10 @@ std::optional<Job> DocumentStream::next_text() {
     }
     if (pos > 0) return take_text(std::move(job), pos);
     if (wanted >= kMostText)
-      throw Error(cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": no place to cut the text within ",
-                      kMostText >> 20, " MiB",
-                      tokenizer_.cuts() ? "" : " (with this tokenizer only documents can be cut)"));
+      throw Error(cat(
+          options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": no place to cut the text within ",
+          kMostText >> 20, " MiB",
+          tokenizer_.cuts() ? "" : " (with this tokenizer only documents can be cut); split the text into documents"));
   }
 }
 

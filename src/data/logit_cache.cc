@@ -125,7 +125,7 @@ std::string differences(const LogitCacheInfo& there, const LogitCacheInfo& here)
   const Manifest a = to_json(there), b = to_json(here);
   std::string all;
   for (const auto& [key, value] : a.items())
-    if (value != b.at(key)) all += cat("\n  ", key, ": it has ", value.dump(), ", this would be ", b.at(key).dump());
+    if (value != b.at(key)) all += cat("\n  ", key, ": cached ", value.dump(), ", needed ", b.at(key).dump());
   return all;
 }
 
@@ -162,12 +162,13 @@ void begin_logit_cache(const std::string& folder, const LogitCacheInfo& info) {
   if (std::filesystem::exists(manifest_of(folder), ignored)) {
     const LogitCacheInfo there = read_logit_cache_info(folder);
     if (there == info) return;
-    throw Error(cat(folder, " has cached logits of something else:", differences(there, info),
+    throw Error(cat(folder, " has cached logits of another run:", differences(there, info),
                     "\nremove it, or set distillation.teacher_logits to another folder"),
                 Exit::usage);
   }
   if (!std::filesystem::is_empty(folder, ignored))
-    throw Error(cat(folder, " has other files; set distillation.teacher_logits to a new folder"), Exit::usage);
+    throw Error(cat(folder, " has files that are no cached logits; set distillation.teacher_logits to a new folder"),
+                Exit::usage);
   write_file(manifest_of(folder), info.text());
 }
 
@@ -191,7 +192,7 @@ void LogitShardWriter::append(std::span<const int32_t> tokens, const TopLogitRow
   if (std::ranges::any_of(row.values, is_nan) || std::ranges::any_of(row.rest, is_nan))
     throw Error(
         cat("the teacher's logits of window ", window_,
-            " are no numbers: its weights are damaged, or overflow in this precision (try --set precision=fp32)"));
+            " are not finite: the weights are damaged, or overflow in this precision (try --set precision=fp32)"));
   std::byte *ids = record_.data(), *values = ids + parts.ids, *rest = values + parts.values;
   if (short_ids(info_))
     convert<uint16_t>(ids, std::span<const int32_t>(row.ids), [](int32_t id) { return uint16_t(id); });

@@ -149,7 +149,7 @@ void ParquetColumn::skip(int64_t rows) {
   }
   for (; rows > 0 && next(); --rows) {
   }
-  if (rows > 0) throw Error(cat(file_.path(), ": is shorter than it was: cannot go on at row ", wanted));
+  if (rows > 0) throw Error(cat(file_.path(), ": became shorter while it is read: cannot continue at row ", wanted));
 }
 
 std::string_view ParquetColumn::next_text() {

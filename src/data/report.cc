@@ -357,7 +357,7 @@ std::string data_verify(const ShardReportOptions& options) {
       bad << "\n  " << e.what();
     }
   }
-  if (!bad.str().empty()) throw Error(cat("data verify: bad shards, make or fetch them again:", bad.str()));
+  if (!bad.str().empty()) throw Error(cat("data verify: damaged shards, create or download them again:", bad.str()));
   return cat(paths.size(), " shard(s), ", tokens, " tokens: every one read and in range\n");
 }
 

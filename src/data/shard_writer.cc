@@ -54,7 +54,7 @@ ShardWriter::ShardWriter(const ShardOptions& options) : options_(options), item_
   make_dirs(parent_dir(options.prefix));
   const auto existing = existing_shards();
   if (!existing.empty() && !options.overwrite)
-    throw Error(cat(existing.front(), ": exists already: choose another output prefix or ask for overwriting"),
+    throw Error(cat(existing.front(), ": exists already: choose another output prefix, or give --overwrite"),
                 Exit::usage);
   buffer_.reserve(kBuffer);
 }

@@ -92,7 +92,7 @@ size_t TextInput::read(std::string& text, size_t bytes) {
 void TextInput::skip(int64_t bytes) {
   if (plain_file_) {
     if (bytes > file_bytes(file_, path_) || ::lseek(fd_, off_t(bytes), SEEK_SET) < 0)
-      throw Error(cat(path_, ": is shorter than it was: cannot go on at byte ", bytes));
+      throw Error(cat(path_, ": became shorter while it is read: cannot continue at byte ", bytes));
     file_offset_ = bytes;
     start_used_ = start_.size();
     return;
@@ -100,7 +100,7 @@ void TextInput::skip(int64_t bytes) {
   std::string discarded;
   for (int64_t left = bytes; left > 0; discarded.clear()) {
     const size_t got = read(discarded, size_t(std::min<int64_t>(left, 1 << 20)));
-    if (got == 0) throw Error(cat(path_, ": is shorter than it was: cannot go on at byte ", bytes));
+    if (got == 0) throw Error(cat(path_, ": became shorter while it is read: cannot continue at byte ", bytes));
     left -= int64_t(got);
   }
 }

@@ -54,8 +54,9 @@ bool fits(const Format& format, const Probe& probe) {
 
 TokenLayout find_layout(const Probe& probe) {
   if (probe.head.starts_with("MMIDIDX"))
-    throw Error(cat(probe.path(), ": this is the index of a Megatron data set: give the .bin file next to it"),
-                Exit::usage);
+    throw Error(
+        cat(probe.path(), ": expected tokens, found the index of a Megatron data set: give the .bin file next to it"),
+        Exit::usage);
   for (const Stranger& s : kStrangers)
     if (probe.head.starts_with(s.magic))
       throw Error(cat(probe.path(), ": this is ", s.what, ", which athanor does not read: convert it (data/README.md)"),

@@ -196,7 +196,9 @@ class Run {
   std::optional<TokenizeState> find_interrupted() const {
     try {
       auto state = journal_.load();
-      if (state) log::info("going on after byte ", state->position.total, " of the text, where a run was interrupted");
+      if (state)
+        log::info("tokenize: resuming after byte ", state->position.total,
+                  " of the text, where an earlier run was interrupted");
       return state;
     } catch (const Error&) {
       if (!options_.overwrite) throw;
@@ -302,7 +304,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const DocumentOptions& d = options.documents;
   if (!tokenizer->cuts() && d.separator.empty() && d.block > 0 && d.valid_every > 0 && d.format != "jsonl")
-    log::warn("texts cannot be cut at blocks with this tokenizer; give --block 0 to hold out whole files");
+    log::warn("tokenize: texts cannot be cut at blocks with this tokenizer; give --block 0 to hold out whole files");
   TokenizeResult result = Run(options, *tokenizer).go();
   if (!result.warning.empty()) log::warn(result.warning);
   if (const std::string caveat = tokenizer->caveat(); !caveat.empty()) log::warn(caveat);

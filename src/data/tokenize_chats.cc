@@ -206,7 +206,7 @@ class ChatRun {
     for (const int part : {kTrain, kValid})
       for (const char* end : kSideFiles)
         if (!options_.overwrite && std::filesystem::exists(path_of(part) + end))
-          refuse(path_of(part), end, " exists already: choose another output prefix or ask for overwriting");
+          refuse(path_of(part), end, " exists already: choose another output prefix, or give --overwrite");
     std::vector<std::string> own;
     for (const int part : {kTrain, kValid}) own.push_back(base_name(path_of(part)));
     require_one_tokenizer(parent_dir(options_.output_prefix), encoder_.tokenizer(), own, options_.overwrite);

@@ -72,8 +72,8 @@ std::optional<TokenizeState> TokenizeJournal::load() const {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("identity") != identity_)
       throw Error(cat(path_,
-                      ": a run with other inputs, options or tokenizer was interrupted here; give what it was "
-                      "given, choose another prefix, or start anew with --overwrite"),
+                      ": a run with other inputs, options or tokenizer was interrupted here; repeat its command, "
+                      "choose another prefix, or start again with --overwrite"),
                   Exit::usage);
     const nlohmann::json& p = json.at("position");
     s.position = {.input = p.at("input").get<int64_t>(),

@@ -103,10 +103,10 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
     const RuleOptions rule = rule_options(options, groups[i]);
     const std::string where = groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]");
     if (takes_matrices(rule.rule) && role != Role::matrix)
-      throw Error(
-          cat(where, ": ", kRuleNames[size_t(rule.rule)], " updates matrices of hidden layers; ", pieces[i].slice->name,
-              " is ", role == Role::vector ? "a vector" : "an embedding", ": give it another optimizer by a group"),
-          Exit::usage);
+      throw Error(cat(where, ": ", kRuleNames[size_t(rule.rule)], " updates matrices of hidden layers; ",
+                      pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
+                      ": set another optimizer for it in param_groups"),
+                  Exit::usage);
   }
   for (size_t g = 0; g < fitting.size(); ++g)
     if (!fitting[g] && options.groups[g].match != "*") matches_nothing(g, options.groups[g], params);

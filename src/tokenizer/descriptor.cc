@@ -26,7 +26,8 @@ T value_of(const nlohmann::json& json, const char* key, T otherwise, const std::
 
 int32_t id_of(const nlohmann::json& json, const char* key, const std::string& where) {
   const auto id = value_of<int64_t>(json, key, -1, where);
-  if (id < -1 || id > std::numeric_limits<int32_t>::max()) refuse(where, cat(key, " ", id, " is no token"));
+  if (id < -1 || id > std::numeric_limits<int32_t>::max())
+    refuse(where, cat(key, " ", id, " is not the id of a token"));
   return int32_t(id);
 }
 

@@ -58,10 +58,10 @@ void Vocabulary::add(const std::string& text, int64_t id) {
   };
   if (id < 0 || id >= kMostTokens) refuse("id ", id, " is not between 0 and ", kMostTokens - 1);
   if (text.empty() || text.size() > kLongestToken) refuse("expected 1 to ", kLongestToken, " bytes, got ", text.size());
-  if (!ids_.emplace(text, int32_t(id)).second) refuse("is there twice");
+  if (!ids_.emplace(text, int32_t(id)).second) refuse("appears twice");
   const auto place = size_t(id);
   if ((place < parts_.tokens.size() && !parts_.tokens[place].empty()) || parts_.unreachable.contains(int32_t(id)))
-    refuse("id ", id, " is there twice");
+    refuse("id ", id, " appears twice");
   std::string bytes = text;
   if (byte_level_ && !from_byte_level(text, bytes)) {
     parts_.unreachable[int32_t(id)] = text;

@@ -228,8 +228,7 @@ class Reader {
 
   void read_splits(const Json& split, SubwordParts& parts) {
     if (split.is_null()) return;
-    if (complete_)
-      refuse("pre_tokenizer: something behind \"", complete_, "\", which is supported as the last part only");
+    if (complete_) refuse("pre_tokenizer: a part after \"", complete_, "\", which is supported only as the last part");
     const std::string type = text_of(split, "type", "pre_tokenizer");
     if (type == "Sequence") {
       for (const Json& part : list_of(split, "pretokenizers", "pre_tokenizer")) read_splits(part, parts);

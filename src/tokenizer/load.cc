@@ -255,7 +255,7 @@ Opened open_described(const std::string& path) {
     const ByteTokenizer byte;
     const auto agree = [&](const char* key, int64_t said, int64_t unsaid, int64_t expected) {
       if (said != unsaid && said != expected)
-        throw Error(cat(path, ": ", key, " of the \"byte\" tokenizer is ", expected, ", the file says ", said),
+        throw Error(cat(path, ": ", key, " of the \"byte\" tokenizer is ", expected, ", the file has ", said),
                     Exit::usage);
     };
     agree("vocab_size", d.vocab_size, 0, byte.vocab_size());
@@ -267,7 +267,10 @@ Opened open_described(const std::string& path) {
   for (const std::string& name : d.files) files.push_back(read_source(joined(folder, name.c_str())));
   SubwordParts parts = with_context(path, [&] { return parse_files(d.type, files, folder); });
   if (!d.fingerprint.empty() && d.fingerprint != fingerprint_of(files))
-    throw Error(cat(path, ": the tokenizer's files beside it are not those it was written with"), Exit::usage);
+    throw Error(cat(path,
+                    ": the tokenizer's files next to it are not those that it was written with; restore them, or "
+                    "tokenize again"),
+                Exit::usage);
   if (d.type == "gpt2" && (d.eod_id < 0 || size_t(d.eod_id) >= parts.tokens.size()))
     throw Error(cat(path, ": eod_id ", d.eod_id, " is not in the vocabulary"), Exit::usage);
   with_context(path, [&] { add_described(parts, d); });
@@ -296,8 +299,10 @@ Opened open_plain(const std::string& path, const TokenizerOptions& options) {
     describe_ranks(d, parts, options, path);
   } else {
     if (!options.split.empty() || !options.special_tokens.empty())
-      throw Error(cat(path, ": --split and --special-token are for rank files; this file says both itself"),
-                  Exit::usage);
+      throw Error(
+          cat(path,
+              ": --split and --special-token are only for rank files; this file contains both, so leave them out"),
+          Exit::usage);
     d.eod_id = find_eod(parts, options.eod, folder, path);
   }
   with_context(path, [&] { add_described(parts, d); });

@@ -65,8 +65,8 @@ SubwordParts parse_rank_file(std::string_view content, const std::string& where)
       refuse("expected a rank from 0 to ", kMostTokens - 1, ", got \"", line.substr(space + 1, 40), "\"");
     if (token.size() > kLongestToken) refuse("a token of ", token.size(), " bytes; at most ", kLongestToken);
     const auto id = size_t(rank);
-    if (id < parts.tokens.size() && !parts.tokens[id].empty()) refuse("rank ", rank, " is there twice");
-    if (!parts.tokens.put(id, token)) refuse("rank ", rank, ": its token is there twice");
+    if (id < parts.tokens.size() && !parts.tokens[id].empty()) refuse("rank ", rank, " appears twice");
+    if (!parts.tokens.put(id, token)) refuse("rank ", rank, ": its token appears twice");
   }
   if (parts.tokens.count() == 0) throw Error(cat(where, ": a rank file without a token"), Exit::usage);
   return parts;

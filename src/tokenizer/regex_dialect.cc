@@ -113,9 +113,10 @@ class Translator {
 
   template <class... A>
   [[noreturn]] void refuse(const A&... what) const {
-    throw Error(cat("split pattern ", pattern_, ": ", what..., " at character ", at_,
-                    " is not supported: it would not cut as the program does that this pattern was written for"),
-                Exit::usage);
+    throw Error(
+        cat("split pattern ", pattern_, ": ", what..., " at character ", at_,
+            " is not supported: it would split texts differently from the program that this pattern was written for"),
+        Exit::usage);
   }
   bool onig() const { return dialect_ == RegexDialect::oniguruma; }
   bool ended() const { return at_ >= pattern_.size(); }

@@ -69,9 +69,9 @@ class ModelReader {
     if (text.find('\0') != text.npos) refuse("piece ", id, " holds a zero byte");
     require(std::isfinite(score), "its score ", score, " is no finite number");
     require(type >= kNormal && type <= kByte, "type ", type, " is not supported; expected 1 to ", int(kByte));
-    require(texts_.insert(text).second, "is there twice");
+    require(texts_.insert(text).second, "appears twice");
     if (type == kUnknown) {
-      require(unknown_.token < 0, "is a second one for what is unknown");
+      require(unknown_.token < 0, "is a second piece for unknown characters");
       unknown_.token = id;
     }
     if (type == kByte) read_byte(text, id);
@@ -146,7 +146,7 @@ class ModelReader {
     if (!unigram && model_type_ != 2)
       refuse("a model of type ", model_type_, " is not supported; expected 1, unigram, or 2, BPE");
     if (unknown_.token < 0 && bytes_ == 0)
-      refuse("no piece is the unknown one: the file is damaged, or no SentencePiece model");
+      refuse("no piece is for unknown characters: the file is damaged, or no SentencePiece model");
     if (byte_fallback_ ? bytes_ != 256 : bytes_ != 0)
       refuse("byte_fallback ", byte_fallback_ ? "true" : "false", ", but ", bytes_, " pieces of 256 are bytes");
     parts_.model = unigram ? SubwordParts::Model::unigram : SubwordParts::Model::scores;

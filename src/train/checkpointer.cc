@@ -104,7 +104,8 @@ auto begin_work(bool background, const Fn& fn) {
   if (background) try {
       return std::async(std::launch::async, fn);
     } catch (const std::system_error& e) {
-      log::warn("the checkpoint is written while training waits: no thread can be started: ", e.code().message());
+      log::warn("checkpoint.async_save: no thread can be started (", e.code().message(),
+                "), so the checkpoint is written while training waits");
     }
   return std::async(std::launch::deferred, fn);
 }
@@ -299,7 +300,7 @@ std::vector<WrittenFile> Checkpointer::write(const std::string& folder, const st
                                              CheckpointOptions options) const {
   options.at_point = [this, before = std::move(options.at_point)](std::string_view point) {
     if (before) before(point);
-    if (give_up_) throw Error("the save was given up because the run ends");
+    if (give_up_) throw Error("the save was aborted because the run ends");
   };
   std::vector<WrittenFile> part;
   for (size_t f = 0; f < files_.size(); ++f)
@@ -396,7 +397,7 @@ void Checkpointer::make_room() const {
   const auto remove = [&](int64_t keep) {
     for (const int64_t step : prune(*options_.lock, keep))
       log::info("step ", step, " was removed before step ", save_.step,
-                " is saved, to make room (checkpoint.keep_latest_k ", options_.keep_latest, ")");
+                " is saved, to free disk space (checkpoint.keep_latest_k ", options_.keep_latest, ")");
   };
   if (failed_before_ || lacks()) remove(options_.keep_latest);
   if (options_.keep_latest > 1 && lacks()) remove(options_.keep_latest - 1);

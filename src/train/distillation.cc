@@ -130,7 +130,7 @@ TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, cons
                          .bos = bos,
                          .length = length > 0 ? length : train.seq_length()};
     if (!tokens.run)
-      refuse(cat("there is no tokenizer beside ", train.first_shard(),
+      refuse(cat("there is no tokenizer next to ", train.first_shard(),
                  ", so its text is not known; make the shards with `athanor tokenize`"));
     if (tokens.teacher->vocab_size() > teacher.vocab_size)
       refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, the teacher's vocab_size is ",

@@ -230,11 +230,12 @@ class Fitting {
     if (plan.total(Mem::pinned) > 0)
       plan.require_host_fits(size_t(host_capacity_), save_copy_bytes(config_, backend_.device, engine));
     if (plan.total() + beside > capacity_)
-      throw Error(cat("memory: checkpoint.async_save: a save copies ", format_bytes(beside - reserve),
-                      " of weights and optimizer states before it writes them, beside ", format_bytes(plan.total()),
-                      " of the run and ", format_bytes(reserve), " reserve, but ", format_bytes(capacity_),
-                      " may be used; set checkpoint.async_save to \"off\", which needs no copy"),
-                  Exit::usage);
+      throw Error(
+          cat("memory: checkpoint.async_save: a save copies ", format_bytes(beside - reserve),
+              " of weights and optimizer states before it writes them, in addition to ", format_bytes(plan.total()),
+              " of the run and ", format_bytes(reserve), " reserve, but ", format_bytes(capacity_),
+              " may be used; set checkpoint.async_save to \"off\", which needs no copy"),
+          Exit::usage);
     throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
                     " that may be used; its message lists the largest parts"),
                 Exit::usage);
@@ -306,8 +307,8 @@ size_t host_units_bytes(const MemoryPlan& plan) {
 
 void report_offload(const Config& c, Engine& engine) {
   const auto why = [](Offload offload) {
-    return offload == Offload::automatic ? ", since the plan does not fit otherwise; no bit changes"
-                                         : "; no bit changes";
+    return offload == Offload::automatic ? ", since the plan does not fit otherwise; results are bit-identical"
+                                         : "; results are bit-identical";
   };
   const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
   if (inputs > 0)
@@ -380,7 +381,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
   if (engine->options().recompute != engine_options(c, training).recompute)
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,
-              " sequences fit in memory; no bit changes");
+              " sequences fit in memory; results are bit-identical");
   report_offload(c, *engine);
   if (const std::string why = why_no_8bit_moments(engine->options().optimizer, engine->model().params());
       training && !why.empty())

@@ -13,7 +13,7 @@ std::string text_of(const Tokenizer& tokenizer, std::span<const int32_t> ids, Te
   try {
     return tokenizer.decode(ids, place);
   } catch (const Error&) {
-    return cat("[", ids.size(), " tokens that the tokenizer beside the data does not have]");
+    return cat("[", ids.size(), " tokens that the tokenizer next to the data does not have]");
   }
 }
 

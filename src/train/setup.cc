@@ -232,7 +232,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
   if (compresses(c.optimizer) && sizes.workers == 1 && ranks > 1)
     throw Error(
         cat("data_parallel_replicate_size: optimizer ", name_of(c.optimizer),
-            " compresses what copies send each other, and of these ", ranks, " ranks there is one copy; set it to ",
+            " compresses what copies send each other, and these ", ranks, " ranks form only one copy; set it to ",
             groups, ", or take optimizer ", without_compression(c.optimizer)),
         Exit::usage);
   if (!shares_out) sizes.copies = std::exchange(sizes.shards, 1);

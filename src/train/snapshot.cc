@@ -357,7 +357,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
     throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,
                     "; the checkpoint is damaged"));
   if (!engine.set_in_flight(state.in_flight))
-    throw Error(cat(folder, "/state.json: fragments_in_flight are not of this run's; the checkpoint is damaged"));
+    throw Error(
+        cat(folder, "/state.json: fragments_in_flight do not match this run's fragments; the checkpoint is damaged"));
   const EngineOptions& options = engine.options();
   if (!options.scaling.dynamic) state.device.loss_scale = float(options.loss_scale);  // may have changed since
   // Without detection no step would end a row of spikes, during which saves are put off.

@@ -107,7 +107,7 @@ Exit Trainer::loop() {
                    " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
       else
         log::error("diverged: ", config_.max_consecutive_spikes,
-                   " steps in a row stood out by loss_spikes.zscore, and no rollback is left");
+                   " steps in a row exceeded loss_spikes.zscore, and no rollback is left");
       save("diverged", Wait::durable, Health::diverged);
       return Exit::diverged;
     }
@@ -263,8 +263,8 @@ bool Trainer::launch_step() {
     const HostBatch& batch = *next;
     if (batch.given_up > 0 && !std::exchange(logged_given_up_, true))
       log::warn("sample ", batch.first_sample, ": ", batch.given_up,
-                " predictions are left out, for its sequences have ", "more documents than the ",
-                packing_.max_documents, " of documents.max_per_sequence (logged once)");
+                " predictions are left out, since its sequences have more documents than the ", packing_.max_documents,
+                " of documents.max_per_sequence (logged once)");
     set_documents(*engine_, batch);
     engine_->set_sources(batch.sources);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache

@@ -41,7 +41,8 @@ void Trainer::make_up_evaluation(const Resume& resume) {
   const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
   owed_ = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
   if (!owed_.any()) return;
-  if (looks) log::info("the evaluation after step ", state_.step, " is made up for");
+  if (looks)
+    log::info("the evaluation after step ", state_.step, ", which an earlier start did not finish, is repeated");
   making_up_ = true;
   evaluate();
   making_up_ = false;
@@ -64,7 +65,7 @@ void Trainer::evaluate() {
   metrics_.event({.kind = EventKind::warn,
                   .step = state_.step,
                   .text = cat("the evaluation after step ", state_.step, " was interrupted after ",
-                              format_duration(seconds), "; the next start makes it up", again)});
+                              format_duration(seconds), "; the next start repeats it", again)});
 }
 
 bool Trainer::finds_overflow(const std::string& where) {

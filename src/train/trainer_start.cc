@@ -101,7 +101,8 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
   if (!config_.multiple_choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());
     if (!tokenizer)
-      throw Error(cat("multiple_choice_data: expected a tokenizer beside ", train_.first_shard(), ", which has none"),
+      throw Error(cat("multiple_choice_data: expected a tokenizer next to ", train_.first_shard(),
+                      ", found none; put it there, or leave multiple_choice_data out"),
                   Exit::usage);
     questions_ = read_questions(config_.multiple_choice_data, *tokenizer,
                                 {.seq_length = config_.seq_length, .vocab_size = config_.model.vocab_size});
@@ -169,7 +170,7 @@ std::string Trainer::resume_folder(const Verify& verify) const {
   const auto newest = config_.save.empty() ? std::nullopt : newest_valid(config_.save, nullptr, verify_sizes);
   if (newest && was_done_before(newest->path)) {
     log::info(
-        "load: an earlier start of this run did what `load` and `load_step` say; going on from its newest "
+        "load: `load` and `load_step` took effect at an earlier start of this run; it continues from its newest "
         "checkpoint, ",
         newest->path);
     return checkpoint_at(newest->path, verify);
@@ -212,13 +213,13 @@ void Trainer::leave_other_branch(const std::optional<Resume>& resume) {
     last_foreign_serial_ = std::ranges::max(all, {}, &CheckpointInfo::serial).serial;
     return log::warn("save: ", config_.save, " holds checkpoints of an earlier run, the newest of them ",
                      all.back().path,
-                     "; once this run has saved, the folder goes on from its checkpoints. Another "
-                     "`save` keeps the two apart");
+                     "; once this run has saved, the folder resumes from its checkpoints; use another `save` folder to "
+                     "keep both runs");
   }
   make_newest(*lock_, *here);
   log::warn("load: the run goes back from ", all.back().path, " to ", here->path,
-            " and continues from there; what it gives up stays until checkpoint.keep_latest_k removes it, and --load "
-            "with its folder takes it up again");
+            " and continues from there; the later checkpoints stay until checkpoint.keep_latest_k removes them, and "
+            "--load with the folder of one resumes it");
 }
 
 void Trainer::check_resume(Resume& resume) {
@@ -250,8 +251,8 @@ void Trainer::check_resume(Resume& resume) {
   if (tells && !tokenizer_.empty()) {
     const std::vector<TokenizerFile> before = tokenizer_files_of(resume.folder + "/" + kManifestName);
     if (!before.empty() && !std::equal(before.begin(), before.end(), tokenizer_.begin(), tokenizer_.end(), same))
-      log::warn("the tokenizer beside ", train_.first_shard(), " is another than in ", resume.folder,
-                ": checkpoints hold it from here on");
+      log::warn("the tokenizer next to ", train_.first_shard(), " differs from that in ", resume.folder,
+                ": checkpoints hold the new one from here on");
   }
   const std::string& was = manifest.data_fingerprint;
   const std::string& is = train_.fingerprint(resume.state.consumed_samples);
@@ -286,7 +287,7 @@ void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>
   if (now <= kNoticed * was) return;
   log::warn("resume: the learning rate of step ", resume.state.step + 1, " rises from ", was, " to ", now,
             " by the changes above, so the loss will rise first",
-            stretched ? cat("; to go on without that, keep the end of the decay: --set schedule.lr_decay_iters=",
+            stretched ? cat("; to avoid that, keep the end of the decay: --set schedule.lr_decay_iters=",
                             before.lr_decay_iters, " leaves the rate at schedule.min_lr from there on")
                       : "");
 }
@@ -504,7 +505,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   settle_save();
   if (diverged)
     log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
-               diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
+               diverged_folder(state_.step), ", and the same command resumes from the checkpoint before it");
   if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
   state_.in_flight = engine_->in_flight();
   count_quantized();

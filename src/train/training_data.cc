@@ -22,12 +22,12 @@ int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   if (token.id >= 0) return int32_t(token.id);
   const auto tokenizer = find_tokenizer(data.first_shard());
   if (!tokenizer)
-    throw Error(cat("fim.tokens: \"", token.text, "\" is a text, and there is no tokenizer beside ", data.first_shard(),
-                    "; give the token's id"),
+    throw Error(cat("fim.tokens: \"", token.text, "\" is a text, and there is no tokenizer next to ",
+                    data.first_shard(), "; give the token's id"),
                 Exit::usage);
   const std::vector<int32_t> ids = ids_with_text(*tokenizer, token.text);
   if (ids.size() != 1)
-    throw Error(cat("fim.tokens: ", ids.size(), " tokens of the tokenizer beside ", data.first_shard(),
+    throw Error(cat("fim.tokens: ", ids.size(), " tokens of the tokenizer next to ", data.first_shard(),
                     " have the text \"", token.text, "\", expected one; ",
                     ids.empty() ? "add it to the tokenizer, or name another" : "give the token's id"),
                 Exit::usage);
@@ -45,7 +45,7 @@ int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
   if (!data.has_document_indices())
     throw Error(cat("documents.eod_token_id: expected the token that ends a document (for ", why,
-                    "): ", data.first_shard(), " has no index of its documents and no tokenizer beside it"),
+                    "): ", data.first_shard(), " has no index of its documents and no tokenizer next to it"),
                 Exit::usage);
   return -1;
 }
@@ -55,11 +55,11 @@ std::shared_ptr<PartEncoder> part_encoder(const Config& c, const Dataset& data) 
   if (c.fim_level != FimLevel::character) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(data.first_shard());
   if (!tokenizer)
-    throw Error(cat("fim.level: character encodes parts of documents anew, and there is no tokenizer beside ",
+    throw Error(cat("fim.level: character tokenizes parts of documents again, and there is no tokenizer next to ",
                     data.first_shard(), "; put it there, or set fim.level to token"),
                 Exit::usage);
   if (tokenizer->vocab_size() > c.model.vocab_size)
-    throw Error(cat("fim.level: the tokenizer beside ", data.first_shard(), " has ", tokenizer->vocab_size(),
+    throw Error(cat("fim.level: the tokenizer next to ", data.first_shard(), " has ", tokenizer->vocab_size(),
                     " tokens, more than model.vocab_size ", c.model.vocab_size),
                 Exit::usage);
   return std::make_shared<PartEncoder>(std::move(tokenizer));

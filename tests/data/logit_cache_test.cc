@@ -113,7 +113,7 @@ TEST(LogitCache, RefusesNanLogits) {
   LogitShardWriter writer(dir / "cache", small(), 0);
   CachedWindow window(0, 300);
   window.rest[2] = NAN;
-  expect_parts(error_of([&] { writer.append(window.tokens, window.row()); }), {"window 0", "no numbers"});
+  expect_parts(error_of([&] { writer.append(window.tokens, window.row()); }), {"window 0", "not finite"});
 }
 
 TEST(LogitCache, RefusesDamageAndOtherTokens) {
@@ -157,12 +157,11 @@ TEST(LogitCache, ResumesOnlyItsOwnFolder) {
   begin_logit_cache(folder, small());
   LogitCacheInfo other = small();
   other.teacher_fingerprint = "cc", other.top_k = 3;
-  expect_parts(
-      error_of([&] { begin_logit_cache(folder, other); }),
-      {folder, "teacher_fingerprint: it has \"aa\", this would be \"cc\"", "top_k: it has 2, this would be 3"});
+  expect_parts(error_of([&] { begin_logit_cache(folder, other); }),
+               {folder, "teacher_fingerprint: cached \"aa\", needed \"cc\"", "top_k: cached 2, needed 3"});
   std::filesystem::create_directory(dir / "full");
   write_bytes(dir / "full/file", "x");
-  expect_parts(error_of([&] { begin_logit_cache(dir / "full", small()); }), {"other files"});
+  expect_parts(error_of([&] { begin_logit_cache(dir / "full", small()); }), {"files that are no cached logits"});
 }
 
 TEST(LogitCache, RefusesInvalidManifests) {

@@ -96,7 +96,7 @@ TEST(ParquetColumn, SkipContinuesAtAnyRow) {
       EXPECT_EQ(texts_of(column), std::vector(all.begin() + std::ptrdiff_t(first), all.end())) << name << " " << first;
     }
     ParquetColumn column(path, "text");
-    expect_parts(error_of([&] { column.skip(41); }), {path, "shorter than it was", "row 41"});
+    expect_parts(error_of([&] { column.skip(41); }), {path, "became shorter", "row 41"});
   }
 }
 

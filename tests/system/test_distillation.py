@@ -134,4 +134,4 @@ class DistillationTest(SystemTest):
             self.refused(*student, "--set", "save=student", *flags, code=USAGE, says=says)
         self.assertFalse((self.folder / "student").exists())
         self.refused("cache-logits", config, "teacher", "--set", "distillation.teacher_logits=cache", "--top-k", "5", code=USAGE,
-                     says="top_k: it has 4, this would be 5")
+                     says="top_k: cached 4, needed 5")

@@ -125,7 +125,7 @@ TEST(Load, DescriptorRestoresFilesAndSettings) {
       EXPECT_EQ(files[0].name, kTokenizerFile);
       EXPECT_EQ(files[0].content, tokenizer->files()[0].content);
       write_bytes(dir / "out/" + files[1].name, read_bytes(dir / "out/" + files[1].name) + "\n");
-      expect_parts(error_of([&] { load_tokenizer(dir / "out"); }), {"not those it was written with"});
+      expect_parts(error_of([&] { load_tokenizer(dir / "out"); }), {"not those that it was written with"});
       std::filesystem::remove(dir / "out/" + files[1].name);
       expect_parts(error_of([&] { load_tokenizer(dir / "out"); }), {files[1].name});
     }

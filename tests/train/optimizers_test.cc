@@ -334,8 +334,8 @@ TEST(Groups, InvalidGroupsAreRefusedByName) {
             "param_groups[0]: match \"h.*.mpl.weight\" matches no parameter; the nearest is h.0.mlp.weight");
   o.groups = {{.match = "norm*", .rule = RuleName::muon}};
   EXPECT_EQ(refusal(o),
-            "param_groups[0]: muon updates matrices of hidden layers; norm.weight is a vector: give it another "
-            "optimizer by a group");
+            "param_groups[0]: muon updates matrices of hidden layers; norm.weight is a vector: set another optimizer "
+            "for it in param_groups");
   o.groups.clear();
   for (int i = 0; i < 9; ++i) o.groups.push_back({.match = cat("part", i), .beta2 = 0.9 + 0.01 * i});
   ParamSpec parts{.name = "parts", .shape = {9, 4}, .role = Role::matrix};
