@@ -90,6 +90,6 @@ if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then
   lacking=$(sed -n 's/^ATHANOR_NO_CUDA:INTERNAL=//p' "$dir/CMakeCache.txt")
   # Not built on purpose: off, or with sanitizers.
   if [ -n "$lacking" ] && [ "$architectures" != off ] && [ -z "$sanitize" ]; then
-    warn "without the CUDA backend: there is no $lacking"
+    warn "the program was built without the CUDA backend: $lacking is missing"
   fi
 fi

@@ -159,7 +159,8 @@ def check(name, program, tolerance, folder):
     tokenizer_of(config).save_pretrained(original)
     files = len(list(original.glob("*.safetensors")))
     if (shard != "1GB") != (files > 1):
-        fail(f"{name}: saved in {files} files")
+        expected = "one" if shard == "1GB" else "several"
+        fail(f"{name}: transformers saved {files} files with max_shard_size {shard}, expected {expected}")
     run(program, "import", original, imported)
     run(program, "logits", imported, folder / "logits.safetensors", "--seq-length", LENGTH, "--threads", "1")
     run(program, "export", imported, exported, "--max-shard-size", shard)
@@ -175,7 +176,7 @@ def check(name, program, tolerance, folder):
     tokens = ours["tokens"].long()
     theirs, again = logits_of(load(original), tokens), logits_of(load(exported), tokens)
     if not torch.equal(theirs, again):
-        fail(f"{name}: transformers computes something else from the exported folder, by {(theirs - again).abs().max():.1e}")
+        fail(f"{name}: transformers computes other logits from the exported folder, by {(theirs - again).abs().max():.1e}")
     difference = (ours["logits"] - theirs).abs().max().item()
     print(f"{name}: {len(before)} tensors in {files} file(s) bit-exact, logits {list(theirs.shape)} "
           f"up to {theirs.abs().max():.1f} differ by {difference:.1e}")

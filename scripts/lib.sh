@@ -28,7 +28,7 @@ value_of() {
 }
 
 bad_flag() {
-  printf 'error: unknown argument %s; --help lists what there is\n' "$1" >&2
+  printf 'error: unknown argument %s; --help lists all arguments\n' "$1" >&2
   exit 2
 }
 

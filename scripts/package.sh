@@ -40,7 +40,7 @@ cp scripts/launch/* "$folder/launch/"
 
 # The newest version of glibc of which the program and its plug-ins use a function.
 glibc=$(find "$folder" -maxdepth 1 \( -name athanor -o -name '*.so' \) -exec objdump -T {} + | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
-[ -n "$glibc" ] || fail "objdump tells no version of glibc for $folder/athanor"
+[ -n "$glibc" ] || fail "objdump shows no required glibc version for $folder/athanor"
 others=$(objdump -p "$folder/athanor" | sed -n 's/^ *NEEDED *//p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' || true)
 [ -z "$others" ] || fail "the program needs libraries that another machine may lack: ${others//$'\n'/, }"
 cat >"$folder/README" <<END

@@ -118,7 +118,7 @@ train_until() { # STEP: 0 for the end
   return "$status"
 }
 stopped() {
-  [ -z "$stopped_by_user" ] || { say "stopped, with a checkpoint; run the same command to go on"; exit 130; }
+  [ -z "$stopped_by_user" ] || { say "stopped, with a checkpoint; run the same command to resume"; exit 130; }
 }
 
 status=0
@@ -130,9 +130,9 @@ if [ -n "$first_start" ]; then
   train_until "$stop_at" || status=$?
   stopped
   [ "$status" = 85 ] || [ "$status" = 0 ] || fail "training ended with exit code $status; the lines above say why"
-  [ "$status" = 0 ] || say "${bold}stopped with exit code 85: \"checkpointed, start me again\"; the same command goes on${reset}"
+  [ "$status" = 0 ] || say "${bold}stopped with exit code 85: \"checkpointed, start me again\"; the same command resumes${reset}"
 else
-  say "${bold}going on with the run in $run${reset}"
+  say "${bold}resuming the run in $run${reset}"
   status=85
 fi
 if [ "$status" = 85 ]; then

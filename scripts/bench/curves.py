@@ -175,7 +175,7 @@ def main():
     args.work.mkdir(parents=True, exist_ok=True)
     path, text = args.work / "config.json", json.dumps(config, indent=2) + "\n"
     if path.is_file() and path.read_text() != text:
-        raise SystemExit(f"{path} is of another comparison; give another --work, or remove {args.work}")
+        raise SystemExit(f"{path} belongs to another comparison; give another --work, or remove {args.work}")
     path.write_text(text)
     report = describe(args, config)
     print(f"{args.steps} steps of {report['tokens_a_step']} tokens, seeds {args.seeds}; finished runs in {args.work} are kept")

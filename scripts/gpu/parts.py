@@ -54,16 +54,16 @@ def environment(call):
     rates = [call.program("athanor"), "bench", "device", "--device", call.config_device, "--json"]
     facts["rates"] = None if call.device == "emulated" else call.run_json("rates", rates)
     if facts["rates"] and not all(facts["rates"][k] > 0 for k in ("copy_bytes", "gemm_flops")):
-        raise Failed(f"rates that no device has: {facts['rates']}")
+        raise Failed(f"measured rates are not above 0: {facts['rates']}")
     facts["torch"] = call.torch_version()
     version = call.run("version", [call.program("athanor"), "--version"])
     if on_gpu and call.commit[:12] not in version:
-        raise Failed(f"the program is of another commit than {call.commit}: {version}")
+        raise Failed(f"the program was built from another commit than {call.commit}: {version}; build it again")
     if shutil.which("nvidia-smi"):
         fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
         facts["nvidia_smi"] = call.run("nvidia_smi", ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]).strip()
     elif on_gpu:
-        raise NotRun(f"no nvidia-smi tells the clocks; all else was found: {json.dumps(facts)}")
+        raise NotRun(f"nvidia-smi is missing, so the clocks are unknown; all else was found: {json.dumps(facts)}")
     return facts
 
 
@@ -244,7 +244,7 @@ def resume(call):
                 raise Failed(f"{family} {name}: steps {steps}, expected each of 8 once")
         if len(set(weights.values())) != 1:
             others = [name for name, w in weights.items() if w != weights["whole"]]
-            raise Failed(f"{family}: {others} ended with other weights")
+            raise Failed(f"{family}: {others} ended with different weights")
         found[family] = f"equal bits: {', '.join(ways)}"
     return found
 
@@ -276,7 +276,7 @@ def memory(call):
     if call.device != "cuda":
         return found | {"remark": "the total of a device was not measured here"}
     if before is None:
-        raise NotRun(f"no nvidia-smi tells what others hold, so the total is not known: {found}")
+        raise NotRun(f"nvidia-smi is missing, so the memory of other programs and the total are unknown: {found}")
     return found | {"libraries": judge_memory(found)}
 
 

@@ -54,11 +54,11 @@ def earlier_report(path, head):
             if entry["status"] not in STATUSES or not entry["seconds"] >= 0:
                 raise ValueError(f"part {name} has status {entry['status']} after {entry['seconds']} s")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        print(f"{path}: not taken, it is no report of an earlier call: {type(error).__name__}: {error}", flush=True)
+        print(f"{path}: ignored, since it is no report of an earlier call: {type(error).__name__}: {error}", flush=True)
         return None
     if differs := [key for key, value in head.items() if report.get(key) != value or value == "unknown"]:
         of = {key: report.get(key) for key in differs}
-        print(f"{path}: not taken, it is of {of}, not of { {key: head[key] for key in differs} }", flush=True)
+        print(f"{path}: ignored, since it has {of}, expected { {key: head[key] for key in differs} }", flush=True)
         return None
     return report
 

@@ -75,7 +75,7 @@ class ProgramFaults(Planted):
 case $2 in *llama_selective*)
   cd ${2%.json} && printf '\\001' | dd of=step-00000008/model.safetensors bs=1 seek=70000 conv=notrunc 2>/dev/null;;
 esac'''
-        self.run_part("resume", script, "FAILED", "llama: ['selective'] ended with other weights")
+        self.run_part("resume", script, "FAILED", "llama: ['selective'] ended with different weights")
 
     def test_resumed_run_that_restarts_fails(self):
         script = '''case $2 in *_stopped*) [ "$7" ] || rm -rf ${2%.json}/step-*;; esac
@@ -104,20 +104,20 @@ exec "$program" "$@"'''
 
     def test_impossible_rates_fail(self):
         script = '"$program" "$@" | sed "s/\\"copy_bytes\\": .*/\\"copy_bytes\\": 0,/"'
-        self.run_part("environment", script, "FAILED", "rates that no device has")
+        self.run_part("environment", script, "FAILED", "measured rates are not above 0")
 
     GPU = '''[ "$1" = devices ] && echo info: a log && echo '{"gpus": [{"problem": "%s"}], "why_no_gpu": ""}' && exit
 [ "$1" = bench ] && echo '{"copy_bytes": 1, "gemm_flops": 1}' && exit
 echo "athanor 1.0 commit %s"'''
 
     def test_program_of_another_commit_fails(self):
-        self.run_part("environment", self.GPU % ("", "0123"), "FAILED", "of another commit", device="cuda")
+        self.run_part("environment", self.GPU % ("", "0123"), "FAILED", "from another commit", device="cuda")
 
     def test_unusable_or_undescribed_gpu_is_reported(self):
         self.run_part("environment", self.GPU % ("too old", ""), "FAILED", "no usable GPU: [{'problem': 'too old'}]",
                       device="cuda")
         with unittest.mock.patch("shutil.which", lambda *_, **__: None):
-            self.run_part("environment", self.GPU % ("", "unknown"), "not run", "no nvidia-smi", device="cuda")
+            self.run_part("environment", self.GPU % ("", "unknown"), "not run", "nvidia-smi is missing", device="cuda")
         tool = self.folder / "nvidia-smi"
         tool.write_text("#!/bin/sh\necho 'name, clocks.sm'; echo 'a GPU, 1980'\n")
         tool.chmod(0o755)
@@ -130,7 +130,7 @@ echo "athanor 1.0 commit %s"'''
         with unittest.mock.patch("shutil.which", lambda *_, **__: None), \
              unittest.mock.patch.object(parts.curve_parts, "gpu_config", lambda *_: (
                  parts.tiny(argparse.Namespace(train_data="", config_device="cpu"), "gpt2"), 0, 0)):
-            self.run_part("memory", script, "not run", "no nvidia-smi", device="cuda")
+            self.run_part("memory", script, "not run", "nvidia-smi is missing", device="cuda")
 
 
     def test_model_without_enough_memory_is_not_run_and_others_are_kept(self):
@@ -340,7 +340,7 @@ class CallFaults(SystemTest):
             earlier.write_text(text)
             found, printed = self.verify("--parts", "sanitizer", "--earlier", str(earlier), code=3)
             self.assertEqual(list(found), ["sanitizer"], text)
-            self.assertIn("not taken, it is no report of an earlier call", printed)
+            self.assertIn("ignored, since it is no report of an earlier call", printed)
         earlier.write_text(json.dumps(good))
         found, printed = self.verify("--parts", "sanitizer", "--earlier", str(earlier), code=3)
         self.assertEqual(list(found), ["ops", "sanitizer"])

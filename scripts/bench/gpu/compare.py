@@ -292,7 +292,8 @@ def main():
         sys.exit(f"compare.py: unknown precision {unknown[0]}; known are bf16, {', '.join(EIGHT_BITS)}")
     rows = in_precisions(known, names, precisions)
     if not rows:
-        sys.exit(f"compare.py: no figures of {args.models} in {args.precisions}: 8 bits are for Llama and Qwen models")
+        sys.exit(f"compare.py: nothing to compare: {args.precisions} is compared only for Llama and Qwen models, "
+                 f"not {args.models}")
     deadline = sides.Deadline(args.minutes)
     if args.device == "cuda":  # elsewhere they are of no use, and some crash without a driver
         sides.show_libraries(args.python)

@@ -46,7 +46,7 @@ def print_models(args):
 
 
 def print_precisions(args, precisions):
-    print("| model, tokens | `precision` | micro-batch, recomputation | memory | limit, tokens/s | beside bf16 | GEMMs | "
+    print("| model, tokens | `precision` | micro-batch, recomputation | memory | limit, tokens/s | ratio to bf16 | GEMMs | "
           "quantize | attention | rest |\n|---|---|---|---|---|---|---|---|---|---|")
     for name, model in sorted(MODELS.items()):
         if "gain" not in model:

@@ -49,7 +49,7 @@ class Shape:
         model = {OLD_NAMES.get(key, key): value for key, value in model.items()}
         self.gpt2 = model["model_type"] == "gpt2"
         if model["model_type"] not in ("gpt2", "llama", "qwen2"):
-            raise ValueError(f"model_type {model['model_type']}: the comparison knows gpt2, llama and qwen2")
+            raise ValueError(f"model_type {model['model_type']}: expected gpt2, llama or qwen2")
         self.vocab, self.hidden, self.layers = model["vocab_size"], model["hidden_size"], model["num_hidden_layers"]
         self.heads = model["num_attention_heads"]
         self.kv_heads = self.heads if self.gpt2 else model.get("num_key_value_heads", self.heads)
@@ -72,7 +72,7 @@ class Shape:
             keep = ((turns - low) / (high - low)).clamp(0, 1)
             rates = keep * rates + (1 - keep) * rates / self.rope["factor"]
         elif kind != "default":
-            raise ValueError(f"rope_type {kind}: the comparison knows default and llama3")
+            raise ValueError(f"rope_type {kind}: expected default or llama3")
         angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
         return angles.cos().float(), angles.sin().float()
 
@@ -202,7 +202,7 @@ def load_weights(model, path):
         p.data[begin:begin + rows].copy_(t.t() if transposed else t)
     model.clear_padding()
     if tensors:
-        raise ValueError(f"{path}: holds {sorted(tensors)[0]}, which this model has not")
+        raise ValueError(f"{path}: holds {sorted(tensors)[0]}, which this model does not have")
 
 
 def save_weights(model, path):

@@ -121,7 +121,7 @@ def golden(args):
         limit = {"losses": 1e-4, "norms": 1e-3}
         print(f"{folder.name}: {worst}", flush=True)
         if any(not worst[k] <= limit[k] for k in limit):
-            raise SystemExit(f"{folder}: further from the stored results than {limit}")
+            raise SystemExit(f"{folder}: results differ from the stored ones by more than {limit}")
 
 
 # ---- time

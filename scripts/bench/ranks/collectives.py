@@ -60,7 +60,7 @@ def gloo(args):
                                    json.dumps(SIZES)], stdout=subprocess.PIPE, text=True) for r in range(args.ranks)]
         texts = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        sys.exit("gloo failed")
+        sys.exit("collectives.py: a rank of the gloo benchmark failed; its error is above")
     return json.loads(texts[0])
 
 
