@@ -19,7 +19,8 @@ RETIRED = {  # pattern -> what to write
     r"range-test|RangeTest": "lr-find",
     r"[mM]atrix products?|products? of matrices": "GEMM",
     r"[cC]odes of [48] bits|[48]-bit codes|\w*Coded[A-Z]\w*": "quantized values",
-    r"turned|turned_\w+|\w+_turned(_\w+)?": "transposed, or of RoPE rotated",
+    r"turned|turned_\w+|\w+_turned(_\w+)?|Turning\w*|turns?_back": "transposed, or of RoPE rotated",
+    r"Turn|\w*in_turns_?": "PipelineState, or interleaved",
 }
 ONE = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})\b)" for i, pattern in enumerate(RETIRED)))
 TEXTS = {".h", ".cc", ".inl", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".json"}

@@ -82,16 +82,16 @@ void CpuOps::run(const OneBitMomentum& op, void*) {
 void CpuOps::run(const OneBitMean& op, void*) {
   const StepState& s = update::state_of(op.state);
   const OneBitBlocks& blocks = op.blocks;
-  const int turn = blocks.turn(blocks.worker);
-  const int64_t served = blocks.served(turn);
-  OneBitRecord* records = records_in(op.records) + blocks.begin(turn);
+  const int order = blocks.order(blocks.worker);
+  const int64_t served = blocks.served(order);
+  OneBitRecord* records = records_in(op.records) + blocks.begin(order);
   pool_.parallel_ranges(served, kBlocksAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       if (s.skip) {
         records[n] = {};
         continue;
       }
-      const int64_t first = (n * blocks.workers + turn) * kOneBitBlock;
+      const int64_t first = (n * blocks.workers + order) * kOneBitBlock;
       const float *x = op.grad.as<float>() + first, *v = op.v.as<float>() + first;
       float *error = op.error.as<float>() + first, y[kOneBitBlock] = {};
       for (int w = 0; w < blocks.workers; ++w) {

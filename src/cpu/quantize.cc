@@ -373,7 +373,7 @@ size_t CpuOps::scratch(const Quantize& op) const {
   if (op.transposed_scales) return std::max(scratch(op.without_transposed()), scratch(op.alone()));
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
-  const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
+  const size_t before = op.transpose_only ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
   return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : before);
 }
 
@@ -382,8 +382,8 @@ void CpuOps::run_transposed(const Quantize& op, void* scratch) {
   const Quantizer q(op, nullptr);
   const int64_t rows = q.rows, cols = q.cols;
   Quantize plain = op;
-  plain.turn = false, plain.transposed = {};
-  if (op.turn) {
+  plain.transpose_only = false, plain.transposed = {};
+  if (op.transpose_only) {
     auto* scales = static_cast<float*>(scratch) + q.bands * q.across;
     plain.scales = {scales, DType::f32, op.blocks.grid(op.x.shape)};
     plain.quantized = {scales + plain.scales.numel(), op.quantized.dtype, op.x.shape};
@@ -395,9 +395,9 @@ void CpuOps::run_transposed(const Quantize& op, void* scratch) {
         for (int64_t r = 0; r < height; ++r) out[c * height + r] = in[r * width + c];
     });
   };
-  transpose(static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data),
+  transpose(static_cast<uint8_t*>(op.transpose_only ? op.quantized.data : op.transposed.data),
             static_cast<const uint8_t*>(plain.quantized.data), rows, cols);
-  if (op.turn)
+  if (op.transpose_only)
     transpose(op.scales.as<float>(), static_cast<const float*>(plain.scales.data), plain.scales.rows(),
               plain.scales.cols());
 }
@@ -407,7 +407,7 @@ void CpuOps::run(const Quantize& op, void* scratch) {
     run(op.without_transposed(), scratch);
     return run(op.alone(), scratch);
   }
-  if (op.turn || op.transposed) return run_transposed(op, scratch);
+  if (op.transpose_only || op.transposed) return run_transposed(op, scratch);
   Quantizer q(op, scratch);
   if (op.x.numel() == 0) return;
   if (op.hadamard) {

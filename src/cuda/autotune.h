@@ -53,7 +53,7 @@ class Stopwatch {
 // Best time per launch of each candidate in three rounds, in microseconds; candidates alternate, since clocks drift.
 // time(i, launches) runs candidate i and returns microseconds per launch, or infinity.
 template <class Time>
-std::vector<double> best_in_turns(size_t candidates, Time&& time) {
+std::vector<double> best_interleaved(size_t candidates, Time&& time) {
   constexpr int kRounds = 3;
   constexpr double kRoundMicroseconds = 300;  // minimum duration of a round
   constexpr int kMostLaunches = 30;           // maximum launches per round

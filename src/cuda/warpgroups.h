@@ -40,7 +40,7 @@ __device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<
 // Position in a ring, whose slots are filled and emptied in order. Before a slot's barrier `full` completes its kth
 // phase, its barrier `empty` must have completed k - 1 phases.
 template <int Slots>
-struct Turn {
+struct PipelineState {
   int slot = 0;
   uint32_t parity = 0;  // parity of the phase in which the slot is filled
   __device__ __forceinline__ void advance() {
@@ -64,31 +64,31 @@ struct Ring {
   // Called by the producer warp: one thread waits for the slot and calls copy(slot). Only one thread may wait: another
   // one could come after the consumers have emptied the slot again, and would wait for a phase that is already over.
   template <class F>
-  __device__ __forceinline__ void fill(Turn<Slots>& turn, F copy) {
+  __device__ __forceinline__ void fill(PipelineState<Slots>& pipe, F copy) {
     if (lane_id() == 0) {
-      ptx::mbar_wait_to_copy(&empty[turn.slot], turn.parity ^ 1);  // returns at once for the first use of each slot
-      copy(turn.slot);
+      ptx::mbar_wait_to_copy(&empty[pipe.slot], pipe.parity ^ 1);  // returns at once for the first use of each slot
+      copy(pipe.slot);
     }
-    turn.advance();
+    pipe.advance();
   }
   template <class F>
-  __device__ __forceinline__ void fill(Turn<Slots>& turn, int next_row, F copy) {
-    fill(turn, [&](int slot) {
+  __device__ __forceinline__ void fill(PipelineState<Slots>& pipe, int next_row, F copy) {
+    fill(pipe, [&](int slot) {
       next[slot] = next_row;
       copy(slot);
     });
   }
   // Waits until the current slot is filled, and returns it.
-  __device__ __forceinline__ int wait(Turn<Slots>& turn) {
-    const int slot = turn.slot;
-    ptx::mbar_wait(&full[slot], turn.parity);
-    turn.advance();
+  __device__ __forceinline__ int wait(PipelineState<Slots>& pipe) {
+    const int slot = pipe.slot;
+    ptx::mbar_wait(&full[slot], pipe.parity);
+    pipe.advance();
     return slot;
   }
   // Waits like wait() for the slot after `slot`; slot is even, and so is the number of slots.
-  __device__ __forceinline__ int wait_next(Turn<Slots>& turn, int slot) {
-    ptx::mbar_wait(&full[slot + 1], turn.parity);
-    turn.advance();
+  __device__ __forceinline__ int wait_next(PipelineState<Slots>& pipe, int slot) {
+    ptx::mbar_wait(&full[slot + 1], pipe.parity);
+    pipe.advance();
     return slot + 1;
   }
   __device__ __forceinline__ void release(int slot) {  // called by whole warps

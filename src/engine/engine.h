@@ -232,7 +232,7 @@ class Engine {
   MicroBatchOrder micro_batch_order() const {
     return {.rank = rank(),
             .world = ranks(),
-            .turn = options_.logical_shards > 0 ? step_micro_batches() : 1,
+            .chunk = options_.logical_shards > 0 ? step_micro_batches() : 1,
             .workers = backend_.mesh.workers().size(),
             .per_step = step_micro_batches()};
   }

@@ -27,7 +27,7 @@ void QuantizedState::gather_quantized() {
   }
 }
 
-void QuantizedState::plan(MemoryPlan& plan, bool keep_quantized, bool statistics, bool in_turns) {
+void QuantizedState::plan(MemoryPlan& plan, bool keep_quantized, bool statistics, bool sequential) {
   const auto& states = params_.state_specs();
   const auto at = std::ranges::find(states, kAmaxHistory, &StateSpec::name);
   if (at != states.end()) history_ = size_t(at - states.begin());
@@ -39,7 +39,7 @@ void QuantizedState::plan(MemoryPlan& plan, bool keep_quantized, bool statistics
     plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
     plan.add(MemoryKind::inputs, "amax of the step", DType::f32, {count, int64_t(kMatrices)}, &step_amax_);
   }
-  if (in_turns && (recipe_.rule(Operand::forward_x).by_amax() || recipe_.rule(Operand::input_dy).by_amax()))
+  if (sequential && (recipe_.rule(Operand::forward_x).by_amax() || recipe_.rule(Operand::input_dy).by_amax()))
     plan.add(MemoryKind::inputs, "amax of inputs and gradients", DType::f32, {count, int64_t(kMatrices)}, &amax_);
   if (!keep_quantized) return;
   kept_.resize(size_t(count) * kOperands);

@@ -24,9 +24,9 @@ class QuantizedState {
   void gather_quantized();
   // Call after the parameters are planned. keep_quantized: keeps quantized copies, between their uses, of weights that
   // are whole on this rank and of shards that ranks gather quantized, but not of shards that are gathered in 16 bits.
-  // in_turns: backward of a micro-batch ends before forward of the next one begins, so that one amax per matrix is
+  // sequential: backward of a micro-batch ends before forward of the next one begins, so that one amax per matrix is
   // enough.
-  void plan(MemoryPlan&, bool keep_quantized, bool statistics, bool in_turns);
+  void plan(MemoryPlan&, bool keep_quantized, bool statistics, bool sequential);
 
   std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather quantized weights of 12"
 

@@ -59,13 +59,13 @@ bool LayerQuantization::both(Matrix matrix) const {
 
 QuantizedTensor LayerQuantization::like(Operand operand, const Shape& matrix, bool both) const {
   const OperandRule r = rule(operand);
-  const bool turns = transposed(operand) && !both;
-  const Shape shape = turns ? transposed_shape(matrix) : matrix;
-  const Blocks of_shape = turns ? athanor::transposed(blocks(operand)) : blocks(operand);
+  const bool is_transposed = transposed(operand) && !both;
+  const Shape shape = is_transposed ? transposed_shape(matrix) : matrix;
+  const Blocks of_shape = is_transposed ? athanor::transposed(blocks(operand)) : blocks(operand);
   QuantizedTensor quantized{.data = {nullptr, r.quantized, shape},
                             .scales = {nullptr, scale_type(r.scaling), of_shape.grid(shape)},
                             .blocks = of_shape,
-                            .transposed = turns};
+                            .transposed = is_transposed};
   if (both) quantized.transposed_copy = {nullptr, r.quantized, transposed_shape(matrix)};
   if (both && r.scaling != Scaling::tensor)
     quantized.transposed_scales = {nullptr, DType::f32, of_shape.grid(quantized.transposed_copy.shape)};
@@ -95,7 +95,7 @@ Quantize LayerQuantization::quantize(const Ctx& c, Operand operand, const Tensor
               .at_random = r.at_random,
               .seed = c.seed,
               .stream = r.at_random ? stream_of(spec_.name) + uint64_t(operand) : 0,
-              .turn = quantized.transposed,
+              .transpose_only = quantized.transposed,
               .transposed = quantized.transposed_copy,
               .transposed_scales = quantized.transposed_scales};
   const auto statistics_of = [&](Operand counted) {

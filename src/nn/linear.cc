@@ -93,15 +93,15 @@ struct Rotation {
 
 // y = x W^T + b, then RoPE on q and k; one launch if the backend fuses both.
 void run_with_rope(Net n, const Linear& layer, Tensor y, const GemmOperand& x, const Rotation& by) {
-  const Rope turn = rotation(y, by.batch, by.cos_sin, by.shape, false);
+  const Rope rope = rotation(y, by.batch, by.cos_sin, by.shape, false);
   const LinearGemm apart = output_gemm(n, layer, y, x);
   LinearGemm p = apart;
   p.op.epilogue = Epilogue::rope;
-  p.op.aux = turn.cos_sin, p.op.positions = turn.positions;
-  p.op.rotated = turn.x.cols();
+  p.op.aux = rope.cos_sin, p.op.positions = rope.positions;
+  p.op.rotated = rope.x.cols();
   if (fuses(n.c.ops, p)) return run(n.c, p);
   run(n.c, apart);
-  n.c.run(turn);
+  n.c.run(rope);
 }
 
 Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::optional<Rotation> rotation = {}) {

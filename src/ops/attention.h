@@ -197,7 +197,7 @@ void in_parts(const AttentionBwd& op, Run&& run) {
   plain.cos_sin = plain.positions = {};
   run(plain);
   if (!op.cos_sin) return;
-  const auto turn_back = [&](Tensor x, int64_t heads) {
+  const auto rotate_back = [&](Tensor x, int64_t heads) {
     x.shape.dim[1] = heads * op.shape.head_dim;
     run(Rope{.x = x,
              .cos_sin = op.cos_sin,
@@ -207,9 +207,9 @@ void in_parts(const AttentionBwd& op, Run&& run) {
              .inverse = true});
   };
   if (op.dk.data == op.dq.at(op.dq.cols()) && op.dk.stride() == op.dq.stride())
-    return turn_back(op.dq, op.shape.heads + op.shape.kv_heads);
-  turn_back(op.dq, op.shape.heads);
-  turn_back(op.dk, op.shape.kv_heads);
+    return rotate_back(op.dq, op.shape.heads + op.shape.kv_heads);
+  rotate_back(op.dq, op.shape.heads);
+  rotate_back(op.dk, op.shape.kv_heads);
 }
 
 }  // namespace athanor

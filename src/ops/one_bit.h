@@ -40,14 +40,14 @@ struct OneBitBlocks {
   int64_t first = 0;  // index of the vector's first block in the unit
   int workers = 1, worker = 0;
 
-  ATHANOR_HOST_DEVICE int turn(int server) const {  // index of a server in the vector's order of servers
+  ATHANOR_HOST_DEVICE int order(int server) const {  // index of a server in the vector's order of servers
     return static_cast<int>((server - first % workers + workers) % workers);
   }
-  ATHANOR_HOST_DEVICE bool is_own(int64_t block) const { return block % workers == turn(worker); }
-  ATHANOR_HOST_DEVICE int64_t served(int turn) const { return (count - turn + workers - 1) / workers; }
-  ATHANOR_HOST_DEVICE int64_t begin(int turn) const {
+  ATHANOR_HOST_DEVICE bool is_own(int64_t block) const { return block % workers == order(worker); }
+  ATHANOR_HOST_DEVICE int64_t served(int order) const { return (count - order + workers - 1) / workers; }
+  ATHANOR_HOST_DEVICE int64_t begin(int order) const {
     const int64_t longer = count % workers;
-    return count / workers * turn + (turn < longer ? turn : longer);
+    return count / workers * order + (order < longer ? order : longer);
   }
   ATHANOR_HOST_DEVICE int64_t slot(int64_t block) const {
     return begin(static_cast<int>(block % workers)) + block / workers;
@@ -113,7 +113,7 @@ struct OneBitMean {
     check_one_bit(kName, blocks, state, v, records);
     Expect e{kName};
     e.is("grad", grad, DType::f32, v.shape).is("error", error, DType::f32, v.shape);
-    const int64_t own = blocks.served(blocks.turn(blocks.worker));
+    const int64_t own = blocks.served(blocks.order(blocks.worker));
     e.that(own > 0, "blocks", "some that this worker serves");
     e.that(bool(received) == (blocks.workers > 1), "received", "with several workers");
     if (received) e.is("received", received, DType::u8, {blocks.workers * own * int64_t(sizeof(OneBitRecord))});

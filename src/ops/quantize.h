@@ -52,8 +52,9 @@ struct QuantizeStatistics {
 // Quantizes each block: quantized = x * factor, rounded to nearest even, and scales = 1 / factor. code_scale() computes
 // both from the block's amax; for f4_e2m1 global_scale() and block_scale() do (tensor/float8.h).
 struct Quantize {
-  Tensor quantized;  // [R, C] quantized values: f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
-  Tensor scales;     // blocks.grid(); f32 or f8_e8m0, or f8_e4m3 for f4_e2m1 values; the transposed grid with `turn`
+  Tensor quantized;  // [R, C] quantized values: f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `transpose_only`
+  Tensor scales;     // blocks.grid(); f32 or f8_e8m0, or f8_e4m3 for f4_e2m1 values; the transposed grid with
+                     // `transpose_only`
   Tensor global;     // f4_e2m1 only: [1] f32
   Tensor x;          // [R, C]
   Blocks blocks = {};
@@ -69,11 +70,11 @@ struct Quantize {
   // Only with one scale for the whole tensor: the amax of x from the op that produced x (NormFwd::amax), so that
   // Quantize need not compute it. NaN counts as the maximum.
   Tensor amax = {};  // optional [1] f32
-  // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized.
+  // Transposed output, for f32 scales without a global scale. `transpose_only`: only the transpose of x is quantized.
   // `transposed`: the transpose is written as a second output. With one scale for the tensor the transpose holds the
   // same values as `quantized`; with one scale per row, or per 128 elements of a row, it has separate scales, one per
   // column or per 128 elements of a column, as computed by alone().
-  bool turn = false;
+  bool transpose_only = false;
   Tensor transposed = {};             // optional [C, R]
   Tensor transposed_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
   Tensor transposed_statistics = {};  // requires `statistics`, and transposed_scales
@@ -81,7 +82,7 @@ struct Quantize {
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return quantized.dtype == DType::f4_e2m1; }
-  Shape scale_grid() const { return turn ? transposed_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
+  Shape scale_grid() const { return transpose_only ? transposed_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
   // Return the op without its transposed output, and an op that computes only the transposed output.
   Quantize without_transposed() const {
     Quantize op = *this;
@@ -90,7 +91,8 @@ struct Quantize {
   }
   Quantize alone() const {
     Quantize op = without_transposed();
-    op.turn = true, op.quantized = transposed, op.scales = transposed_scales, op.statistics = transposed_statistics;
+    op.transpose_only = true, op.quantized = transposed, op.scales = transposed_scales,
+    op.statistics = transposed_statistics;
     op.blocks = athanor::transposed(blocks);
     return op;
   }
@@ -129,13 +131,13 @@ struct Quantize {
       e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
       e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
     }
-    e.is("quantized", quantized, quantized.dtype, turn ? transposed_shape(x.shape) : x.shape)
+    e.is("quantized", quantized, quantized.dtype, transpose_only ? transposed_shape(x.shape) : x.shape)
         .is("scales", scales, scales.dtype, scale_grid());
-    if (turn || transposed) {
-      const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
+    if (transpose_only || transposed) {
+      const bool columns = transpose_only && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
       const bool both = transposed && transposed_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
       e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !transposed_scales)) &&
-                 !(turn && transposed) && bool(transposed_statistics) == (both && statistics),
+                 !(transpose_only && transposed) && bool(transposed_statistics) == (both && statistics),
              "to be transposed, f32 scales: one for all, of columns that are transposed, or of lines or each 128 both "
              "ways");
     }
@@ -155,7 +157,8 @@ struct Quantize {
   // scales needs one more read of x; column maxima are computed while rows are on chip.
   Cost cost() const {
     const bool lines = transposed_scales && blocks.cols == 0;
-    const bool once = factor || amax || (turn && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
+    const bool once =
+        factor || amax || (transpose_only && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
     const int passes = lines ? 2 : 1, readings = once ? 1 : 2;
     return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * (passes * readings - 1)};
   }

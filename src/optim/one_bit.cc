@@ -18,7 +18,7 @@ class Exchange {
   Exchange(Ctx& c, const OneBitBlocks& blocks)
       : c_(c),
         blocks_(blocks),
-        own_(blocks.turn(blocks.worker)),
+        own_(blocks.order(blocks.worker)),
         records_(allocate("records of blocks", blocks.count)) {
     if (blocks.workers > 1 && serves())
       received_ = allocate("records of other workers", blocks.workers * blocks.served(own_));
@@ -28,7 +28,7 @@ class Exchange {
   const Tensor& received() const { return received_.t; }
   // Sends each block's record to the worker that averages the block.
   void send_to_servers() {
-    send([&](int w) { return of_turn(blocks_.turn(w)); },
+    send([&](int w) { return of_server(blocks_.order(w)); },
          [&](int w) {
            const int64_t served = blocks_.served(own_);
            return serves() ? slice(received_.t, w * served, (w + 1) * served) : Tensor{};
@@ -36,15 +36,15 @@ class Exchange {
   }
   // Sends the averages of the blocks that this worker serves to all workers.
   void send_to_all() {
-    send([&](int) { return of_turn(own_); }, [&](int w) { return of_turn(blocks_.turn(w)); });
+    send([&](int) { return of_server(own_); }, [&](int w) { return of_server(blocks_.order(w)); });
   }
 
  private:
   static constexpr int64_t kBytes = sizeof(OneBitRecord);
   Buffer allocate(const char* name, int64_t blocks) const { return c_.alloc(name, DType::u8, {blocks * kBytes}); }
   static Tensor slice(const Tensor& t, int64_t begin, int64_t end) { return t.slice(begin * kBytes, end * kBytes); }
-  Tensor of_turn(int turn) const {
-    return slice(records_.t, blocks_.begin(turn), blocks_.begin(turn) + blocks_.served(turn));
+  Tensor of_server(int order) const {
+    return slice(records_.t, blocks_.begin(order), blocks_.begin(order) + blocks_.served(order));
   }
   template <class Out, class In>
   void send(const Out& out_for, const In& in_from) const {

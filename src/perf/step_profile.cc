@@ -235,10 +235,10 @@ std::map<CollectiveKey, CollectiveRow> StepProfile::collectives() const {
 // A device with unified memory communicates and computes one after the other, so nothing is hidden.
 std::map<LayerGroup, double> StepProfile::modelled_communication() const {
   const Roofline& limits = options_.limits;
-  const bool turns = backend_.device.unified();
-  const double compute = turns ? 0 : least_sum(planned_rows(engine_, limits));
-  const double gemms = turns ? 0 : min_update_gemm_seconds(engine_, limits);
-  return step_traffic(engine_, backend_.mesh, backend_.network, turns ? nullptr : &limits)
+  const bool alternates = backend_.device.unified();
+  const double compute = alternates ? 0 : least_sum(planned_rows(engine_, limits));
+  const double gemms = alternates ? 0 : min_update_gemm_seconds(engine_, limits);
+  return step_traffic(engine_, backend_.mesh, backend_.network, alternates ? nullptr : &limits)
       .exposed_by_layer(compute, double(engine_.micro_batches()), gemms);
 }
 

@@ -101,7 +101,7 @@ RankPlan::RankPlan(const Config& c, const Cluster& on, const Backend& here, cons
 void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& ops, Tuning* tuning) {
   const MeshSizes sizes = mesh_sizes(c, on.ranks);
   stride_ = sizes.of_worker() / sizes.stages;
-  in_turns_ = device.unified();
+  alternates_ = device.unified();
   for (const int s : different_stages(c, sizes.stages)) {
     auto rank = std::make_unique<Rank>(Rank{absent_mesh(sizes, s), nullptr});
     const Backend backend{device, ops, rank->mesh, tuning, nullptr, on.network};
@@ -146,13 +146,13 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   const OffloadTime host = offload_time(engine, limits);
   const PipelineTime pipeline = pipeline_time(engine, network, launches - end, stride_);
   p.micro_batch_size = engine.options().micro_batch_size, p.micro_batches = engine.micro_batches();
-  p.traffic = step_traffic(engine, mesh, network, in_turns_ ? nullptr : &limits);
+  p.traffic = step_traffic(engine, mesh, network, alternates_ ? nullptr : &limits);
   p.sent_to_stages = sent_to_stages(engine);
   p.update = end + host.exposed;
   p.recompute = engine.options().recompute;
   p.flops_per_token = flops_per_token(engine, seq_length_).causal;
-  const double concurrent = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
-  const double gemms = in_turns_ ? 0 : min_update_gemm_seconds(engine, limits);
+  const double concurrent = alternates_ ? 0 : launches;  // seconds of computation that communication can overlap with
+  const double gemms = alternates_ ? 0 : min_update_gemm_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
   const double exposed = p.traffic.exposed(concurrent, double(p.micro_batches), gemms);
   p.exposed = exposed + p.waits.stages;

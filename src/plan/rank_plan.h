@@ -100,8 +100,8 @@ class RankPlan {
   Assumptions assumed_;
   Network network_;
   Roofline limits_;
-  int stride_ = 1;         // ranks between neighbouring stages
-  bool in_turns_ = false;  // no overlap: ranks alternate between sending and computing
+  int stride_ = 1;           // ranks between neighbouring stages
+  bool alternates_ = false;  // no overlap: ranks alternate between sending and computing
   int64_t seq_length_;
   DescribedBackend described_;
   std::vector<std::unique_ptr<Rank>> stages_;

@@ -59,10 +59,10 @@ void ReferenceOps::run(const OneBitMomentum& op, void*) {
 
 void ReferenceOps::run(const OneBitMean& op, void*) {
   const StepState s = state_in(op.state);
-  const int turn = op.blocks.turn(op.blocks.worker);
-  const int64_t served = op.blocks.served(turn);
+  const int order = op.blocks.order(op.blocks.worker);
+  const int64_t served = op.blocks.served(order);
   for (int64_t n = 0; n < served; ++n) {
-    const int64_t first = (n * op.blocks.workers + turn) * kOneBitBlock;
+    const int64_t first = (n * op.blocks.workers + order) * kOneBitBlock;
     const float *x = op.grad.as<float>() + first, *v = op.v.as<float>() + first;
     float* error = op.error.as<float>() + first;
     Block y = {};
@@ -73,7 +73,7 @@ void ReferenceOps::run(const OneBitMean& op, void*) {
       const float mean = sum / float(op.blocks.workers);
       y[size_t(i)] = mean + error[i];
     }
-    records_in(op.records)[op.blocks.begin(turn) + n] = s.skip ? OneBitRecord{} : compress(y, v, error);
+    records_in(op.records)[op.blocks.begin(order) + n] = s.skip ? OneBitRecord{} : compress(y, v, error);
   }
 }
 

@@ -104,21 +104,21 @@ void ReferenceOps::run(const Quantize& op, void*) {
     run(op.without_transposed(), nullptr);
     return run(op.alone(), nullptr);
   }
-  if (op.turn || op.transposed) {
+  if (op.transpose_only || op.transposed) {
     const Shape grid = op.blocks.grid(op.x.shape);
     std::vector<uint8_t> quantized(size_t(op.x.numel()));
     std::vector<float> scales(size_t(grid[0] * grid[1]));
     Quantize plain = op;
-    plain.turn = false, plain.transposed = {};
-    if (op.turn)
+    plain.transpose_only = false, plain.transposed = {};
+    if (op.transpose_only)
       plain.quantized = {quantized.data(), op.quantized.dtype, op.x.shape},
       plain.scales = {scales.data(), DType::f32, grid};
     run(plain, nullptr);
-    auto* out = static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data);
+    auto* out = static_cast<uint8_t*>(op.transpose_only ? op.quantized.data : op.transposed.data);
     const auto* in = static_cast<const uint8_t*>(plain.quantized.data);
     for (int64_t r = 0; r < op.x.rows(); ++r)
       for (int64_t c = 0; c < op.x.cols(); ++c) out[c * op.x.rows() + r] = in[r * op.x.cols() + c];
-    for (int64_t r = 0; op.turn && r < grid[0]; ++r)
+    for (int64_t r = 0; op.transpose_only && r < grid[0]; ++r)
       for (int64_t c = 0; c < grid[1]; ++c) op.scales.as<float>()[c * grid[0] + r] = scales[size_t(r * grid[1] + c)];
     return;
   }

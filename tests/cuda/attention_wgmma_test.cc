@@ -26,7 +26,7 @@ class AttentionWgmma : public KernelTest {
   }
   void forward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(c); }
   void backward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(backward_of(*examine_, c)); }
-  void turns_back(const OpCase<AttentionFwd>& c) { athanor::turns_back(*examine_, backward_of(*examine_, c)); }
+  void rotates_back(const OpCase<AttentionFwd>& c) { athanor::rotates_back(*examine_, backward_of(*examine_, c)); }
   void agrees(const OpCase<AttentionFwd>& c) {
     forward_agrees(c);
     backward_agrees(c);
@@ -76,12 +76,12 @@ class AttentionWgmma : public KernelTest {
   // Rows that end within tiles and between them, GQA groups, and rows that no query sees.
   void gradients_rotated_back() {
     for (const int64_t dim : {64, 128}) {
-      turns_back(forward(DType::bf16, heads(2, 1, dim), 150, spans_of({150})));
-      turns_back(forward(DType::f16, heads(3, 1, dim), 261, spans_of({70, 1, 190})));
-      turns_back(forward(DType::bf16, heads(2, 2, dim), 128, spans_of({128})));
-      turns_back(forward(DType::bf16, heads(1, 1, dim, 50), 270, {{3, 150, 2, 160, 0, 0}}));
+      rotates_back(forward(DType::bf16, heads(2, 1, dim), 150, spans_of({150})));
+      rotates_back(forward(DType::f16, heads(3, 1, dim), 261, spans_of({70, 1, 190})));
+      rotates_back(forward(DType::bf16, heads(2, 2, dim), 128, spans_of({128})));
+      rotates_back(forward(DType::bf16, heads(1, 1, dim, 50), 270, {{3, 150, 2, 160, 0, 0}}));
     }
-    turns_back(forward(DType::bf16, heads(2, 1, 80), 33, spans_of({33})));  // other kernels
+    rotates_back(forward(DType::bf16, heads(2, 1, 80), 33, spans_of({33})));  // other kernels
   }
   void TearDown() override {
     if (!examine_) return;
@@ -165,7 +165,7 @@ TEST_F(AttentionWgmma, SeveralHeadsPerBlockMatchReference) {
   agrees(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
   agrees(forward(DType::f16, heads(3, 3, 128), 260, spans_of({260})));
   agrees(forward(DType::bf16, heads(3, 3, 64), 270, {{0, 5, 0, 5, 0, 0}, {140, 20, 10, 150, 0, 0}}));
-  turns_back(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
+  rotates_back(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
   emu::simulate({emu::gpu_h200()});
 }
 

@@ -90,7 +90,7 @@ class CudnnAttentionTest : public KernelTest {
     EXPECT_TRUE(attention.supports(fwd.op) && attention.supports(bwd.op)) << name;
     examine(fwd);
     examine(bwd);
-    turns_back(examine, bwd);
+    rotates_back(examine, bwd);
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
 };

@@ -185,7 +185,8 @@ struct QuantizeOps {
   }
   Quantize transposed(const Blocks& blocks) const {
     Quantize op = alone(blocks);
-    op.turn = true, op.quantized = transposed_quantized, op.scales = budget.tensor(DType::f32, op.scale_grid());
+    op.transpose_only = true, op.quantized = transposed_quantized,
+    op.scales = budget.tensor(DType::f32, op.scale_grid());
     return op;
   }
   Quantize both(const Blocks& blocks) const {

@@ -145,9 +145,9 @@ TEST_F(LoaderTest, ChunkLengthDependsOnTheSampleNumber) {
     }
 }
 
-TEST_F(LoaderTest, TurnGivesARankSuccessiveMicroBatches) {
+TEST_F(LoaderTest, ChunkGivesARankSuccessiveMicroBatches) {
   for (const int rank : {0, 1}) {
-    Loader loader(*data, {.rows = 2, .ranks = {.rank = rank, .world = 2, .turn = 3}});
+    Loader loader(*data, {.rows = 2, .ranks = {.rank = rank, .world = 2, .chunk = 3}});
     std::vector<int64_t> first;
     for (int micro = 0; micro < 6; ++micro) first.push_back(loader.next().first_sample);
     const int64_t own = rank * 6;

@@ -45,7 +45,7 @@ inline Init cosines_and_sines(int64_t dim) {
 }
 
 // Adds RoPE angles to a case. The result must match the reference and be bit-identical to separate ops.
-inline void turns_back(Examiner& examine, const OpCase<AttentionBwd>& plain) {
+inline void rotates_back(Examiner& examine, const OpCase<AttentionBwd>& plain) {
   constexpr int64_t kTable = 40;
   const AttentionShape& s = plain.op.shape;
   OpCase<AttentionBwd> c = plain;

@@ -123,7 +123,7 @@ void rotated_back_cases(Examiner& examine) {
   for (const Setting& s : settings())
     for (DType dt : kFloats)
       if (s.queries == s.keys && s.shape.head_dim % 2 == 0)
-        turns_back(examine, backward_of(examine, forward(s, dt, 24)));
+        rotates_back(examine, backward_of(examine, forward(s, dt, 24)));
 }
 
 // Scores of some hundreds: a softmax without its maximum overflows.

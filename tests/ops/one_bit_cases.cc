@@ -64,7 +64,7 @@ void one_bit_cases(Examiner& examine) {
         lamb.values["fresh"] = [](uint64_t stream, int64_t i) { return i % 7 == 0 ? 0 : uniform(0.01, 1)(stream, i); };
         examine_with(lamb);
       }
-      const int64_t served = blocks.served(blocks.turn(worker));
+      const int64_t served = blocks.served(blocks.order(worker));
       if (served == 0) continue;
       examine_with(
           OpCase<OneBitMean>{name,

@@ -114,8 +114,8 @@ void given_amax(Examiner& examine) {
         Quantize op = quantize({37, 261}, quantized, DType::bf16, {});
         op.amax = tensor(DType::f32, {1});
         op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-        op.turn = written == 1;
-        if (op.turn) op.quantized = tensor(quantized, {261, 37});
+        op.transpose_only = written == 1;
+        if (op.transpose_only) op.quantized = tensor(quantized, {261, 37});
         if (written == 2) op.transposed = tensor(quantized, {261, 37});
         examine(OpCase<Quantize>{cat(quantized, " largest ", amax, " written ", written),
                                  op,
@@ -129,24 +129,24 @@ void transposed_quantized(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init bad = listed({1, 2, 3, kInf, 5, -6, 8, 1e-9, 0, 0.3, -1});
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{128, 1}})
-    for (const bool turn : {true, false})
+    for (const bool transpose_only : {true, false})
       for (const DType quantized : kCodes)
         for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}, Shape{19, 1064}})
           for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::bf16, bad}, {DType::f32, bad}}) {
-            const bool both = !turn && blocks != Blocks{};  // and along rows
+            const bool both = !transpose_only && blocks != Blocks{};  // and along rows
             Quantize op = quantize(s, quantized, of, both ? transposed(blocks) : blocks);
             const Tensor counts = tensor(DType::f64, {QuantizeStatistics::kNumbers});
             if (both)
               op.transposed_scales = tensor(DType::f32, op.blocks.grid(transposed_shape(s))),
               op.transposed_statistics = counts;
-            op.turn = turn;
-            if (turn)
+            op.transpose_only = transpose_only;
+            if (transpose_only)
               op.quantized = tensor(quantized, transposed_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
-            if (!turn) op.transposed = tensor(quantized, transposed_shape(s));
+            if (!transpose_only) op.transposed = tensor(quantized, transposed_shape(s));
             op.statistics = counts;
             const Values values{{"x", x}, {"statistics", constant(0)}, {"transposed_statistics", constant(0)}};
-            const std::string name = cat(s, turn ? " transposed " : " and transposed ", blocks.rows, "x", blocks.cols,
-                                         " ", quantized, " of ", of);
+            const std::string name = cat(s, transpose_only ? " transposed " : " and transposed ", blocks.rows, "x",
+                                         blocks.cols, " ", quantized, " of ", of);
             examine(OpCase<Quantize>{name, op, values, true});
             if (of == DType::f32) continue;
             op.power_of_two = true;

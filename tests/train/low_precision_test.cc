@@ -13,7 +13,7 @@
 #include "tests/tiny_model.h"
 #include "tests/train/curve.h"
 #include "tests/train/ranks_rig.h"
-#include "tests/train/turning_ops.h"
+#include "tests/train/transposing_ops.h"
 #include "train/setup.h"
 
 namespace athanor::fp8 {
@@ -209,10 +209,10 @@ TEST_P(LowPrecision, TransposedQuantizedValuesAreBitExact) {
       std::vector<Curve> curves;
       std::vector<size_t> launches;
       int64_t transposed = 0;
-      for (const bool turns : {false, true}) {
+      for (const bool transposes : {false, true}) {
         Rig rig;
         Backend backend = rig.backend();
-        testing::TurningOps ops(backend.ops, turns);
+        testing::TransposingOps ops(backend.ops, transposes);
         const Setting s{.precision = GetParam(), .recompute = {granularity, 1}, .quantized = true};
         Engine engine(tiny(type), options(s), {backend.device, ops, backend.mesh});
         curves.push_back(curve_of(rig, engine, 2, accumulate));

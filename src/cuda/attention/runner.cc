@@ -223,7 +223,7 @@ AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microsec
   const auto launch_of = [&](AttentionKernels by) {
     return [this, by, stream](const Op& op, void* memory) { run_by(by, op, memory, stream); };
   };
-  const std::vector<double> times = best_in_turns(
+  const std::vector<double> times = best_interleaved(
       all.size(), [&](size_t i, int launches) { return timer.microseconds(launches, launch_of(all[i])); });
   *first_microseconds = times[0];
   const auto expected = [stream](const Op& op, void* memory) { cuda::run_without_wgmma(op, memory, stream); };

@@ -52,19 +52,19 @@ __device__ __forceinline__ void produce_queries(R& smem, Shared<R>& shared, cons
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<R::kSlots> turn;
-  Turn<R::kPlaces> own;
+  PipelineState<R::kSlots> pipe;
+  PipelineState<R::kPlaces> own;
   int start = at.start, head = at.head * group;
   while (head < at.end * group) {
     const int next = next_seen<kRows>(shared.sight.seen, start + N);
     const int then = next == kNone && (head + 1) % group ? at.start : next;  // kNone: the key head's last tile
-    ring.fill(turn, then, [&](int slot) {
+    ring.fill(pipe, then, [&](int slot) {
       uint64_t* full = &ring.full[slot];
       auto& stats = smem.stats[slot / 2];
       copy_tile<N, D>(smem.slots[slot], maps.q, full, head * D, start, sizeof stats);
       ptx::tma_load(stats, &maps.stats, full, 2 * start, head);
     });
-    ring.fill(turn, then,
+    ring.fill(pipe, then,
               [&](int slot) { copy_tile<N, D>(smem.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
     if (start == at.start && head % group == 0)
       shared.heads.fill(own, [&](int place) {
@@ -79,13 +79,14 @@ __device__ __forceinline__ void produce_queries(R& smem, Shared<R>& shared, cons
 
 template <class T, int D, class R>
 __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& smem, Shared<R>& shared,
-                                             Turn<R::kSlots>& turn, const Own<T>& own, int start, float scale) {
+                                             PipelineState<R::kSlots>& pipe, const Own<T>& own, int start,
+                                             float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
   Accumulators<1, N> p, ds;
   uint32_t weights[N / 16][4], changes[N / 16][4];
   while (start != kNone) {
-    const int q = ring.wait(turn), dy = ring.wait_next(turn, q), next = ring.next[q];
+    const int q = ring.wait(pipe), dy = ring.wait_next(pipe, q), next = ring.next[q];
     if (start + N > shared.sight.last) {
       clear_rows<N, D>(smem.slots[q], shared.sight.last - start);
       clear_rows<N, D>(smem.slots[dy], shared.sight.last - start);
@@ -142,13 +143,13 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  Turn<R::kSlots> turn;
-  Turn<R::kPlaces> heads;
+  PipelineState<R::kSlots> pipe;
+  PipelineState<R::kPlaces> heads;
   for (int left = at.end - at.head; left > 0; --left) {
     const int place = shared.heads.wait(heads);
     const Own<T> own(smem, place, shared.sight);
     Accumulators<1, D> dk = {}, dv = {};
-    if (at.start != kNone) meet_queries<T, D>(dk, dv, smem, shared, turn, own, at.start, in.scale * kLog2e);
+    if (at.start != kNone) meet_queries<T, D>(dk, dv, smem, shared, pipe, own, at.start, in.scale * kLog2e);
     const float one[1][2] = {{1, 1}};
     write_rows<D>(own.b, dv, one);
     write_rotated<D>(own.a, dk, angles, in.scale, at.first, in.spans.keys);
@@ -166,13 +167,13 @@ __device__ __forceinline__ void produce_keys(R& smem, Shared<R>& shared, const Q
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<R::kSlots> turn;
-  Turn<R::kPlaces> own;
+  PipelineState<R::kSlots> pipe;
+  PipelineState<R::kPlaces> own;
   for (int head = at.head; head < at.end; ++head) {
     for (int start = at.start; start != kNone;) {
       const int next = next_seen<kRows>(shared.sight.seen, start + N);
       const auto push = [&](const CUtensorMap& map) {
-        ring.fill(turn, next,
+        ring.fill(pipe, next,
                   [&](int slot) { copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, start); });
       };
       push(maps.k);
@@ -209,8 +210,9 @@ __device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, co
 }
 
 template <class T, int D, class R>
-__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& smem, Shared<R>& shared, Turn<R::kSlots>& turn,
-                                          const Own<T>& own, const QueryStats* stats, int start, float scale) {
+__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& smem, Shared<R>& shared,
+                                          PipelineState<R::kSlots>& pipe, const Own<T>& own, const QueryStats* stats,
+                                          int start, float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
   Accumulators<1, N> p, ds;
@@ -220,7 +222,7 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& smem, Share
   constexpr bool kRunsOn = D == 64;
   int held = -1;
   while (start != kNone) {
-    const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
+    const int k = ring.wait(pipe), v = ring.wait_next(pipe, k), next = ring.next[k];
     if (start + N > shared.sight.last) {
       clear_rows<N, D>(smem.slots[k], shared.sight.last - start);
       publish_rows();
@@ -286,14 +288,14 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  Turn<R::kSlots> turn;
-  Turn<R::kPlaces> heads;
+  PipelineState<R::kSlots> pipe;
+  PipelineState<R::kPlaces> heads;
   for (int left = at.end - at.head; left > 0; --left) {
     const int place = shared.heads.wait(heads);
     const Own<T> own(smem, place, shared.sight);
     const QueryStats* stats = smem.stats[place] + warp_id() * 16 + lane_id() / 4;
     Accumulators<1, D> dq = {};
-    if (at.start != kNone) meet_keys<T, D>(dq, smem, shared, turn, own, stats, at.start, in.scale * kLog2e);
+    if (at.start != kNone) meet_keys<T, D>(dq, smem, shared, pipe, own, stats, at.start, in.scale * kLog2e);
     write_rotated<D>(own.a, dq, angles, in.scale, at.first, in.spans.queries);
     shared.heads.publish(place);
   }

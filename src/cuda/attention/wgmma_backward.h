@@ -62,8 +62,8 @@ __device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const
 // RoPE's backward: rotates a warpgroup's gradients of a head, times `scale` and rounded, back by the angles of their
 // rows. Columns that are half a head apart are in registers of one thread. first: the block's first row, of `rows`.
 template <class T, int D>
-__device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& angles, float scale, int first,
-                                          int rows) {
+__device__ __forceinline__ void rotate_back(Accumulators<1, D>& d, const Angles& angles, float scale, int first,
+                                            int rows) {
   constexpr int kApart = D / 16;
   uint32_t thread = threadIdx.x;
   ptx::pin(thread);  // otherwise values computed from it would occupy registers during all tiles, and too few are free
@@ -92,7 +92,7 @@ __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& a
 template <int D, class T>
 __device__ __forceinline__ void write_rotated(T* tile, Accumulators<1, D>& d, const Angles& angles, float scale,
                                               int first, int rows) {
-  if (angles.cos_sin) turn_back<T, D>(d, angles, scale, first, rows);
+  if (angles.cos_sin) rotate_back<T, D>(d, angles, scale, first, rows);
   const float left = angles.cos_sin ? 1.f : scale;
   const float factor[1][2] = {{left, left}};
   write_rows<D>(tile, d, factor);

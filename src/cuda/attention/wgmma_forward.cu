@@ -45,14 +45,14 @@ __device__ __forceinline__ void produce(Smem<T, D>& smem, Shared& shared, const 
                                         int group) {
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   Ring<kSlots>& ring = shared.ring;
-  Turn<kSlots> turn;
-  Turn<2> own;
+  PipelineState<kSlots> pipe;
+  PipelineState<2> own;
   for (int head = at.head; head < at.end; ++head) {
     shared.heads.fill(own, [&](int place) {
       copy_tile<kRows, D>(smem.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
     });
     const auto push = [&](const CUtensorMap& map, int row, int next) {
-      ring.fill(turn, next,
+      ring.fill(pipe, next,
                 [&](int slot) { copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, row); });
     };
     int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
@@ -76,8 +76,8 @@ struct Consumer {
   Shared& shared;
   const Place& at;
   float scale;  // times log2(e)
-  Turn<kSlots> turn = {};
-  Turn<2> heads = {};
+  PipelineState<kSlots> pipe = {};
+  PipelineState<2> heads = {};
   int place = 0, keys = 0;  // place of the head and slot of the keys whose scores are in s, or in flight
   const T* queries = nullptr;
   Softmax<1> softmax = {};
@@ -89,7 +89,7 @@ struct Consumer {
   __device__ __forceinline__ T* rows(int of) { return smem.rows[of] + group_id() * kGroupRows * kBoxColumns; }
 
   __device__ __forceinline__ void begin_scores() {
-    keys = shared.ring.wait(turn);
+    keys = shared.ring.wait(pipe);
     wgmma_rows<D, kRows, N>(s, queries, smem.slots[keys]);
   }
   __device__ __forceinline__ void begin_head() {
@@ -114,7 +114,7 @@ struct Consumer {
     pack_weights<T, N>(weights, s);
     while (next != kNone) {
       begin_scores();
-      const int values = ring.wait(turn);
+      const int values = ring.wait(pipe);
       begin_sums(values);
       ptx::wgmma_wait<1>(s);
       start = next, next = ring.next[keys];
@@ -126,7 +126,7 @@ struct Consumer {
       multiply_by_row<1, D>(o, shrink);
       pack_weights<T, N>(weights, s);
     }
-    const int values = ring.wait(turn);
+    const int values = ring.wait(pipe);
     if (start + N > shared.sight.last) {
       clear_rows<N, D>(smem.slots[values], shared.sight.last - start);
       publish_rows();

@@ -27,23 +27,23 @@ struct Heads {
   }
   // Called by the producer warp; copy(place) makes `full` expect the copy's bytes, once.
   template <class F>
-  __device__ __forceinline__ void fill(Turn<Places>& turn, F copy) {
+  __device__ __forceinline__ void fill(PipelineState<Places>& pipe, F copy) {
     if (lane_id() == 0) {
-      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // returns at once for the first use of each place
-      copy(turn.slot);
+      ptx::mbar_wait(&empty[pipe.slot], pipe.parity ^ 1);  // returns at once for the first use of each place
+      copy(pipe.slot);
     }
-    turn.advance();
+    pipe.advance();
   }
   // Signals `full` without copying rows, for heads [head, end) that see nothing.
   __device__ __forceinline__ void fill_none(int head, int end) {
-    Turn<Places> turn;
+    PipelineState<Places> pipe;
 #pragma unroll 1
-    for (; head < end; ++head) fill(turn, [&](int place) { ptx::mbar_arrive(&full[place]); });
+    for (; head < end; ++head) fill(pipe, [&](int place) { ptx::mbar_arrive(&full[place]); });
   }
-  __device__ __forceinline__ int wait(Turn<Places>& turn) {
-    const int place = turn.slot;
-    ptx::mbar_wait(&full[place], turn.parity);
-    turn.advance();
+  __device__ __forceinline__ int wait(PipelineState<Places>& pipe) {
+    const int place = pipe.slot;
+    ptx::mbar_wait(&full[place], pipe.parity);
+    pipe.advance();
     return place;
   }
   // Called by each consumer warp after it has written its results.
@@ -56,15 +56,15 @@ struct Heads {
   template <class F>
   __device__ __forceinline__ void store_all(int head, int end, F store) {
     if (lane_id() != 0) return;
-    Turn<Places> turn;
+    PipelineState<Places> pipe;
 #pragma unroll 1
     for (; head < end; ++head) {
-      ptx::mbar_wait(&results[turn.slot], turn.parity);
-      store(turn.slot, head);
+      ptx::mbar_wait(&results[pipe.slot], pipe.parity);
+      store(pipe.slot, head);
       ptx::bulk_commit();
       ptx::bulk_wait_read<0>();
-      ptx::mbar_arrive(&empty[turn.slot]);
-      turn.advance();
+      ptx::mbar_arrive(&empty[pipe.slot]);
+      pipe.advance();
     }
   }
 };

@@ -72,7 +72,7 @@ AutotuneOperands::AutotuneOperands(const LibraryGemm& gemm, size_t scratch_bytes
   CUDA_CHECK(cudaDeviceSynchronize());  // copies from pageable memory are not ordered before other streams
 }
 
-LibraryGemm AutotuneOperands::next() { return on(copies_[turn_++ % copies_.size()]); }
+LibraryGemm AutotuneOperands::next() { return on(copies_[next_copy_++ % copies_.size()]); }
 
 LibraryGemm AutotuneOperands::fresh() {
   Copy& copy = copies_.front();

@@ -37,7 +37,7 @@ class AutotuneOperands {
   LibraryGemm gemm_;
   DeviceMemory scratch_, positions_;
   std::vector<Copy> copies_;
-  size_t turn_ = 0;
+  size_t next_copy_ = 0;
 };
 
 }  // namespace athanor::cuda

@@ -88,12 +88,12 @@ __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
 
 template <class Epilogue, Grouped role, class T>
 __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<role>& maps, const Experts& x) {
-  Turn<kSlots> turn;
+  PipelineState<kSlots> pipe;
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     const int steps = steps_of<role>(x, tile);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step)
-      ring.fill(turn, [&](int i) {
+      ring.fill(pipe, [&](int i) {
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         const int k = step * kTerms;
@@ -133,10 +133,10 @@ __device__ __forceinline__ void clear_rows(Slot<T>& slot, int first) {
 }
 
 template <Grouped role, class T>
-__device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>& ring, Turn<kSlots>& turn, int group,
-                                         uint32_t steps, int terms) {
+__device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>& ring, PipelineState<kSlots>& pipe,
+                                         int group, uint32_t steps, int terms) {
   constexpr bool kWeights = role == Grouped::weight_gradient;
-  sum_steps(sums, ring, turn, steps, [&](int slot, uint32_t step) {
+  sum_steps(sums, ring, pipe, steps, [&](int slot, uint32_t step) {
     if constexpr (kWeights) {
       const int left = terms - static_cast<int>(step) * kTerms;
       if (left < kTerms) clear_rows(smem.slots[slot], left);
@@ -259,10 +259,10 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
   }
   ptx::registers_increase<kConsumerRegisters>();
   const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
-  Turn<kSlots> turn;
+  PipelineState<kSlots> pipe;
   for_experts<role, Epilogue>(x, [&](const Tile& tile) {
     Sums sums;
-    multiply<role>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<role>(x, tile)),
+    multiply<role>(sums, smem, ring, pipe, group, static_cast<uint32_t>(steps_of<role>(x, tile)),
                    tile.end - tile.begin);
     const int row = tile.row + warp * kWarpRows;
     if constexpr (role == Grouped::weight_gradient) {

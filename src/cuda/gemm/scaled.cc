@@ -70,10 +70,10 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   const NativeGemm native = this->native(op);
   if (native.possible) {
     const LibraryGemm gemm = native_gemm(op, native, scratch);
-    const auto arrange_quantized = [&](const Tensor& out, const Tensor& quantized, bool turn) {
+    const auto arrange_quantized = [&](const Tensor& out, const Tensor& quantized, bool transposes) {
       if (op.four_bits())
-        pack_quantized(out.data, quantized, turn, stream);
-      else if (turn)
+        pack_quantized(out.data, quantized, transposes, stream);
+      else if (transposes)
         transpose_quantized(out.data, quantized, stream);
     };
     arrange_quantized(gemm.op.a, g.a, g.ta);

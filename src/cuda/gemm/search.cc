@@ -42,7 +42,7 @@ GemmTime GemmRunner::time(const LibraryGemm& gemm, bool recompute, cudaStream_t 
   GemmTime time;
   {
     Timer timer(*this, gemm, recompute, stream);
-    time.seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
+    time.seconds = 1e-6 * timer.interleaved({&choice, 1}).front();
     require(timer.refusal(), "autotuning failed", p);
   }
   if (!choice.in_parts) {
@@ -69,7 +69,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryGemm& gemm, bool reco
   if (can_fuse(p))
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
   if (wgmma_takes(p, capability_)) candidates.push_back({.own = true});
-  std::vector<double> best = timer.in_turns(candidates);
+  std::vector<double> best = timer.interleaved(candidates);
   if (p.epilogue == Epilogue::none) require(timer.refusal(), "autotuning failed", p);
   for (;;) {
     const size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());

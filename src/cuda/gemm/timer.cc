@@ -35,9 +35,9 @@ double GemmRunner::Timer::microseconds(const Candidate& candidate, int launches)
   return kNever;
 }
 
-std::vector<double> GemmRunner::Timer::in_turns(std::span<const Candidate> candidates) {
-  return best_in_turns(candidates.size(),
-                       [&](size_t i, int launches) { return microseconds(candidates[i], launches); });
+std::vector<double> GemmRunner::Timer::interleaved(std::span<const Candidate> candidates) {
+  return best_interleaved(candidates.size(),
+                          [&](size_t i, int launches) { return microseconds(candidates[i], launches); });
 }
 
 std::string GemmRunner::Timer::difference(const Candidate& expected, const Candidate& candidate) {

@@ -17,10 +17,10 @@ class GemmRunner::Timer {
   Timer(GemmRunner& runner, const LibraryGemm& gemm, bool recompute, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
-  const Plan& plan() const { return plan_; }                 // empty if the library must not be used
-  double microseconds(const Candidate&, int launches);       // microseconds per launch
-  cublasStatus_t refusal() const { return refusal_; }        // last error; CUBLAS_STATUS_SUCCESS: none
-  std::vector<double> in_turns(std::span<const Candidate>);  // calls best_in_turns()
+  const Plan& plan() const { return plan_; }                    // empty if the library must not be used
+  double microseconds(const Candidate&, int launches);          // microseconds per launch
+  cublasStatus_t refusal() const { return refusal_; }           // last error; CUBLAS_STATUS_SUCCESS: none
+  std::vector<double> interleaved(std::span<const Candidate>);  // calls best_interleaved()
   std::string difference(const Candidate& expected, const Candidate& candidate);  // see cuda/compare.h
 
  private:

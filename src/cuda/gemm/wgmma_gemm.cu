@@ -65,11 +65,11 @@ template <class T, class Maps>
 __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   const int half = pair_rank();
   const CUtensorMap* weights = &maps.weights[half];
-  Turn<kSlots> turn;
+  PipelineState<kSlots> pipe;
   for_blocks<Maps::kWidth>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
-      ring.fill(turn, [&](int i) {
+      ring.fill(pipe, [&](int i) {
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
@@ -85,11 +85,11 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Map
 template <class T>
 __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Backward& maps, const Tiles& tiles) {
   const int half = pair_rank();
-  Turn<kSlots> turn;
+  PipelineState<kSlots> pipe;
   for_blocks<Backward::kWidth>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
-      ring.fill(turn, [&](int i) {
+      ring.fill(pipe, [&](int i) {
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
@@ -103,7 +103,7 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Bac
       });
 #pragma unroll 1
     for (int c = 0; c < kColumns; c += kBoxColumns)
-      ring.fill(turn, [&](int i) {
+      ring.fill(pipe, [&](int i) {
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, 2 * sizeof slot.a);
@@ -116,10 +116,10 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Bac
 }
 
 template <class Maps, class T>
-__device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRing& ring, Turn<kSlots>& turn, int group,
-                                         uint32_t steps) {
+__device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRing& ring, PipelineState<kSlots>& pipe,
+                                         int group, uint32_t steps) {
   constexpr bool kOutIn = !std::is_same_v<Maps, Backward>;  // W [N, K], not [K, N]
-  sum_steps(sums, ring, turn, steps, [&](int slot, uint32_t step) {
+  sum_steps(sums, ring, pipe, steps, [&](int slot, uint32_t step) {
     const uint64_t x = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
     const uint64_t w = ptx::matrix_descriptor(smem.slots[slot].b, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
@@ -142,8 +142,8 @@ __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, co
 
 // finish(): epilogue of a warp's sums, whose first element is at (column, row).
 template <class T>
-__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, Turn<kSlots>&, const Forward& maps,
-                                       int warp, int column, int row) {
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, PipelineState<kSlots>&,
+                                       const Forward& maps, int warp, int column, int row) {
   auto& panels = smem.panels[warp];
 #pragma unroll
   for (int c = 0; c < kHalf / kBoxColumns; ++c) {
@@ -155,13 +155,13 @@ __device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing
   }
 }
 template <class T>
-__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing& ring, Turn<kSlots>& turn,
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing& ring, PipelineState<kSlots>& pipe,
                                        const Backward& maps, int warp, int column, int row) {
   auto& panels = smem.panels[warp];
 #pragma unroll
   for (int c = 0; c < kColumns / kBoxColumns; ++c) {
     Words gate, up, y;
-    const int slot = ring.wait(turn);
+    const int slot = ring.wait(pipe);
     read_panel(gate, smem.slots[slot].a + warp * kWarpRows * kBoxColumns);
     read_panel(up, smem.slots[slot].b + warp * kWarpRows * kBoxColumns);
     ring.release(slot);
@@ -192,7 +192,7 @@ __device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing
 
 // RoPE: the two elements of a rotation are half a head apart, hence in registers of one thread.
 template <class T, int HeadDim>
-__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, Turn<kSlots>&,
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, PipelineState<kSlots>&,
                                        const Rotated<HeadDim>& maps, int warp, int column, int row) {
   constexpr int kApart = HeadDim / 2 / 8;  // groups of 8 columns
   const int lane = lane_id();
@@ -251,11 +251,11 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, PairRing& ring, const M
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
-    Turn<kSlots> turn;
+    PipelineState<kSlots> pipe;
     for_blocks<Maps::kWidth>(tiles, [&](int row, int column) {
       Sums sums;
-      multiply<Maps>(sums, smem, ring, turn, group, static_cast<uint32_t>(tiles.steps));
-      finish(sums, smem, ring, turn, maps, warp, column, row + warp * kWarpRows);
+      multiply<Maps>(sums, smem, ring, pipe, group, static_cast<uint32_t>(tiles.steps));
+      finish(sums, smem, ring, pipe, maps, warp, column, row + warp * kWarpRows);
     });
     if (lane_id() == 0) ptx::bulk_wait_read<0>();  // the stores have read shared memory before the block ends
   }

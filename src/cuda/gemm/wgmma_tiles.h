@@ -46,13 +46,14 @@ using Sums = float[kColumns / 2];
 // Sums over the steps of a tile: issue(slot, step) starts the wgmmas of a filled slot, which is released while those of
 // the next slot run.
 template <class AnyRing, class Issue>
-__device__ __forceinline__ void sum_steps(Sums& sums, AnyRing& ring, Turn<kSlots>& turn, uint32_t steps, Issue issue) {
+__device__ __forceinline__ void sum_steps(Sums& sums, AnyRing& ring, PipelineState<kSlots>& pipe, uint32_t steps,
+                                          Issue issue) {
   int last = 0;       // slot of the previous step
   uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
   ptx::pin(step);
 #pragma unroll 1
   do {
-    const int slot = ring.wait(turn);
+    const int slot = ring.wait(pipe);
     issue(slot, step);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();

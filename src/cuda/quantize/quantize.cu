@@ -213,7 +213,7 @@ constexpr int kSquares = kSide / kElements;  // squares of 8 by 8 elements along
 constexpr int kSmem = kSide + kSquares;      // words per row of maxima in shared memory
 static_assert(kSquares * kSquares == kThreads);
 
-struct Turning {
+struct TransposedOutput {
   bool of_columns, of_tiles;  // one scale per column; one per 128 rows of a column, whose amax this kernel computes
   bool vectors;               // rows of transposed values can be stored 8 at a time
   float* scales;              // scales of the non-transposed output; null, or one per 128 elements of a row
@@ -234,7 +234,7 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x,
-                      const Cut c, const Turning how, const Rule rule) {
+                      const Cut c, const TransposedOutput how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
   SHARED(uint32_t, smem, [kSquares * kSmem]);
@@ -498,14 +498,14 @@ void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const
            cudaStream_t stream) {
   CUDA_CHECK(launch(count_quantized<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.quantized.data),
                     static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
-                    saturates(op.quantized.dtype), op.turn));
+                    saturates(op.quantized.dtype), op.transpose_only));
   add_counts(op.statistics, counts, stream);
 }
 template <class T>
 void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
               cudaStream_t stream) {
   Cut c = cut_of(op);
-  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.transposed_scales;
+  const bool is_shared = shared(c), of_tiles = (op.transpose_only && op.blocks.rows == kSide) || op.transposed_scales;
   const bool finds = is_shared && !op.amax;
   const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
   if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
@@ -515,15 +515,16 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   const LaunchConfig config = tiles(c, stream);
   const uint32_t* magnitudes = most;
   if (!of_tiles && !op.amax) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
-  if (op.turn || op.transposed) {
-    auto* transposed = static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data);
-    const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
-                      .of_tiles = of_tiles,
-                      .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(transposed) % kElements == 0,
-                      .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
+  if (op.transpose_only || op.transposed) {
+    auto* transposed = static_cast<uint8_t*>(op.transpose_only ? op.quantized.data : op.transposed.data);
+    const TransposedOutput how{
+        .of_columns = of_tiles || op.blocks.cols == 1,
+        .of_tiles = of_tiles,
+        .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(transposed) % kElements == 0,
+        .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
     CUDA_CHECK(launch(encode_transposed<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, transposed,
-                      op.turn ? nullptr : quantized,
+                      op.transpose_only ? nullptr : quantized,
                       data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x, c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;

@@ -165,8 +165,8 @@ void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream
   transpose<false>(out, quantized, stream);
 }
 
-void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream) {
-  if (turn) return transpose<true>(out, quantized, stream);
+void pack_quantized(void* out, const Tensor& quantized, bool transposes, cudaStream_t stream) {
+  if (transposes) return transpose<true>(out, quantized, stream);
   const int64_t pieces = quantized.numel() / kPiece;
   CUDA_CHECK(
       launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(quantized), pieces));

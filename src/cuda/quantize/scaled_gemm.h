@@ -7,9 +7,9 @@ namespace athanor::cuda {
 
 // out [C, R] = the transpose of quantized [R, C]. Both sizes are multiples of 16, both addresses are 16-byte aligned.
 void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream);
-// Packs FP4 values, transposed if `turn`: each byte gets two neighbours of a row of `out`, the first in the low half.
-// R, or C without transposing, is a multiple of 32.
-void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream);
+// Packs FP4 values, transposed if `transposes`: each byte gets two neighbours of a row of `out`, the first in the low
+// half. R, or C without transposing, is a multiple of 32.
+void pack_quantized(void* out, const Tensor& quantized, bool transposes, cudaStream_t stream);
 
 // Writes alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
 struct GemmScalars {

@@ -71,10 +71,10 @@ struct Mean {
 __global__ void __launch_bounds__(kThreads) one_bit_mean(const Mean op) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, smem, [32]);
-  const int turn = op.blocks.turn(op.blocks.worker), workers = op.blocks.workers;
-  const int64_t n = blockIdx.x, served = op.blocks.served(turn);
-  const int64_t i = (n * workers + turn) * kOneBitBlock + threadIdx.x;
-  OneBitRecord* record = op.records + op.blocks.begin(turn) + n;
+  const int order = op.blocks.order(op.blocks.worker), workers = op.blocks.workers;
+  const int64_t n = blockIdx.x, served = op.blocks.served(order);
+  const int64_t i = (n * workers + order) * kOneBitBlock + threadIdx.x;
+  OneBitRecord* record = op.records + op.blocks.begin(order) + n;
   if (op.state->skip) return clear(record);
   const float v = op.v[i];
   float sum = 0;
@@ -152,7 +152,7 @@ void run(const OneBitMomentum& op, void*, cudaStream_t stream) {
 }
 
 void run(const OneBitMean& op, void*, cudaStream_t stream) {
-  const int64_t served = op.blocks.served(op.blocks.turn(op.blocks.worker));
+  const int64_t served = op.blocks.served(op.blocks.order(op.blocks.worker));
   const Mean args{.state = data<StepState>(op.state),
                   .v = data<float>(op.v),
                   .grad = data<float>(op.grad),

@@ -6,7 +6,7 @@
 #include "cuda/make_cuda.h"
 #include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
-#include "tests/train/turning_ops.h"
+#include "tests/train/transposing_ops.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
 #include "emulator/libraries/cublaslt/problem.h"
@@ -189,17 +189,17 @@ TEST(LowPrecisionOnGpus, TransposedQuantizedValuesAreBitExact) {
   for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
     Outcome outcomes[2];
     double moved[2] = {}, weights = 0;
-    for (const bool turns : {false, true}) {
+    for (const bool transposes : {false, true}) {
       Rig rig;
-      testing::TurningOps ops(rig.backend().ops, turns);
+      testing::TransposingOps ops(rig.backend().ops, transposes);
       Engine engine(tiny(ModelType::llama), options(precision), {rig.backend().device, ops, rig.backend().mesh});
       engine.memory();
-      for (const Launch& launch : engine.micro_launches()) moved[turns] += launch.moved;
+      for (const Launch& launch : engine.micro_launches()) moved[transposes] += launch.moved;
       weights = 0;
       for (const ParamSpec& spec : engine.model().params().specs())
         weights += double(spec.low_precision * spec.shape.numel());
-      outcomes[turns] = train(engine);
-      EXPECT_EQ(ops.transposed > 0, turns) << precision;
+      outcomes[transposes] = train(engine);
+      EXPECT_EQ(ops.transposed > 0, transposes) << precision;
     }
     EXPECT_EQ(outcomes[0], outcomes[1]) << precision;
     // GEMMs transpose only weights, and only if both GEMMs of a weight read the same quantized values.
