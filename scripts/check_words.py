@@ -20,6 +20,7 @@ RETIRED = {  # pattern -> what to write
     r"[mM]atrix products?|products? of matrices": "GEMM",
     r"[cC]odes of [48] bits|[48]-bit codes|\w*Coded[A-Z]\w*": "quantized values",
     r"turned|turned_\w+|\w+_turned(_\w+)?|Turning\w*|turns?_back": "transposed, or of RoPE rotated",
+    r"\w*[sS]poil\w*": "poison, or corrupt",
     r"Turn|\w*in_turns_?": "PipelineState, or interleaved",
 }
 ONE = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})\b)" for i, pattern in enumerate(RETIRED)))

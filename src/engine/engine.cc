@@ -500,7 +500,7 @@ void Engine::discard_step() {
   next_action_ = 0;
 }
 
-void Engine::spoil_step() {
+void Engine::poison_step() {
   constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums and NCCL's max; NaN may not
   ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);

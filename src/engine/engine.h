@@ -268,7 +268,7 @@ class Engine {
   void discard_step();
   // Makes all ranks skip the update of the accumulating step. For a rank that has no data for the step while the other
   // ranks wait in collectives.
-  void spoil_step();
+  void poison_step();
   // Returns the sum of the token losses of one micro-batch, over this rank and the ranks that share its sequences;
   // changes no state. All ranks call it together. 0 on all stages except the last.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);

@@ -10,7 +10,7 @@ struct StepRequests {
   bool save = false;     // a checkpoint after the step
   bool end = false;      // the run ends, because of a time limit
   bool writing = false;  // files of a checkpoint are being written
-  bool failed = false;   // this rank has no data for the step, so all ranks skip it (Engine::spoil_step())
+  bool failed = false;   // this rank has no data for the step, so all ranks skip it (Engine::poison_step())
   bool operator==(const StepRequests&) const = default;
 };
 

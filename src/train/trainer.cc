@@ -143,7 +143,7 @@ void Trainer::apply_schedules(int64_t step) {
 }
 
 // Discards the steps that ranks launched after one of them had failed: these steps made no update.
-void Trainer::drop_spoiled_steps() {
+void Trainer::drop_poisoned_steps() {
   while (engine_->uncollected() > 0) engine_->collect();
   launched_.clear();
 }
@@ -273,7 +273,7 @@ bool Trainer::launch_step() {
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  if (failure_) engine_->spoil_step();  // also spoils steps that are launched before all ranks know
+  if (failure_) engine_->poison_step();  // also poisons steps that are launched before all ranks know
   engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;
@@ -293,11 +293,11 @@ void Trainer::collect_step() {
   const StepResult done = engine_->collect();
   if (backend_.control) hear(to_requests(done.requests));
   if (requests_.failed) {
-    drop_spoiled_steps();
+    drop_poisoned_steps();
     end_with_failure();
   }
   if (!std::isfinite(done.state.loss) && finds_overflow(cat("step ", state_.step + 1))) {
-    drop_spoiled_steps();
+    drop_poisoned_steps();
     end_with_failure();
   }
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);

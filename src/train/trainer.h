@@ -93,7 +93,7 @@ class Trainer {
   void open_loader();                      // opens at the next sample, with the step size due there
   void apply_schedules(int64_t step);      // sets the sliding window and the weights of tokens ahead for that step
   bool launch_step();                      // false: discarded because of a stop signal or missing data
-  void drop_spoiled_steps();
+  void drop_poisoned_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
   void collect_step();  // counts and reports the oldest launched step; does not return if a rank failed in it

@@ -31,7 +31,7 @@ class Sabotage final : public Decorated<Sabotage> {
     inner_->run(op, scratch);
     if (!victim) return;
     ++runs_;
-    spoil(*victim, scratch, inner_->scratch(op));
+    corrupt(*victim, scratch, inner_->scratch(op));
   }
 
  private:
@@ -49,7 +49,7 @@ class Sabotage final : public Decorated<Sabotage> {
   static void flip_high(const Tensor& t) { last(t)[size_of(t.dtype) - 1] ^= 0x40; }
   static void flip_low(const Tensor& t) { last(t)[0] ^= 1; }
 
-  void spoil(const Tensor& t, void* scratch, size_t scratch_bytes) {
+  void corrupt(const Tensor& t, void* scratch, size_t scratch_bytes) {
     switch (plan_.fault) {
       case Fault::wrong_value:
       case Fault::gradient:

@@ -145,7 +145,7 @@ filter_ = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--gtest_filter=
 names = ["A.one", "A.two", "A.three"] if filter_ == "-*Parity*:*Packed*:Nccl*" else filter_.split(":")
 if "--gtest_list_tests" in sys.argv:
     sys.exit(print("main()\\nA." + "".join("\\n  " + n[2:] for n in names)))
-spoiled, cases = False, ""
+poisoned, cases = False, ""
 for n in names:
     print("[ RUN      ]", n, flush=True)
     does = {does}.get(n, "passes")
@@ -156,8 +156,8 @@ for n in names:
     if does == "sticky":
         print("[  STICKY  ]", n + ": an illegal memory access", flush=True)
         sys.exit(86)
-    spoiled = spoiled or does == "spoils"
-    body = '<failure message="wrong"/>' if spoiled or does == "fails" else ""
+    poisoned = poisoned or does == "poisons"
+    body = '<failure message="wrong"/>' if poisoned or does == "fails" else ""
     body = '<skipped message="a.cc:1&#10;no GPU for each"/>' if does == "skips" else body
     print("[       OK ]", n, "(1 ms)", flush=True)
     result = "skipped" if does == "skips" else "completed"
@@ -203,7 +203,7 @@ class TestFaults(Planted):
         self.assertIn("A.one: laws1: ended by SIGABRT", why)
 
     def test_failures_after_a_corrupted_gpu_are_retried(self):
-        why = self.laws("FAILED", "2 of 3 tests failed", {"A.one": "spoils", "A.three": "fails"})
+        why = self.laws("FAILED", "2 of 3 tests failed", {"A.one": "poisons", "A.three": "fails"})
         self.assertEqual(why.splitlines()[1:], ["A.one: wrong", "A.three: wrong"])
 
     def test_hang_fails_only_its_test_within_the_time_of_the_part(self):

@@ -261,7 +261,7 @@ TEST(DelayedScaling, SkippedAndDiscardedStepsChangeNothing) {
     const auto before = history_of(rig, troubled);
     EXPECT_GT(before[0], 0);
     ranks::accumulate(troubled, step + 50);
-    troubled.spoil_step();
+    troubled.poison_step();
     EXPECT_EQ(troubled.finish_step().skip, 1);
     EXPECT_EQ(history_of(rig, troubled), before);
     ranks::accumulate(troubled, step + 70);

@@ -304,7 +304,7 @@ TEST(LocalUpdates, WorkersClipAndSkipTogether) {
   }
   EXPECT_NEAR(good.states[0].grad_norm, std::sqrt(square), 1e-5 * std::sqrt(square));
   const AfterSteps bad = after(s, 2, [](Engine& engine, int64_t step) {
-    if (step == 1 && engine.rank() == 1) engine.spoil_step();
+    if (step == 1 && engine.rank() == 1) engine.poison_step();
   });
   for (const size_t rank : {0, 1}) {
     EXPECT_EQ(bad.states[rank].skip, 1) << rank;

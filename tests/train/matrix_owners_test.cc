@@ -54,12 +54,12 @@ class Watched final : public Forwarding {
       before.emplace_back(bytes, bytes + (t ? t.bytes() : 0));
     }
     inner_->all_to_all(out, in, stream);
-    if (watch_.calls++ == watch_.at) spoil(in, before);
+    if (watch_.calls++ == watch_.at) corrupt(in, before);
   }
 
  private:
   // Corrupts what came from other ranks: zeros, the previous content, or shifted by one element.
-  void spoil(std::span<const Tensor> in, const std::vector<std::vector<std::byte>>& before) {
+  void corrupt(std::span<const Tensor> in, const std::vector<std::vector<std::byte>>& before) {
     for (size_t r = 0; r < in.size(); ++r) {
       if (!in[r] || int(r) == rank()) continue;
       auto* bytes = static_cast<std::byte*>(in[r].data);

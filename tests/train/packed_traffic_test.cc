@@ -100,7 +100,7 @@ TEST(PackedTraffic, NonFiniteGradientsSkipTheStep) {
     engine.init_weights();
     const std::vector<float> before = testing::all_masters(engine, *cpu.device);
     accumulate(engine, 0);
-    if (engine.rank() == 1) engine.spoil_step();
+    if (engine.rank() == 1) engine.poison_step();
     EXPECT_EQ(engine.finish_step().skip, 1);
     EXPECT_EQ(testing::all_masters(engine, *cpu.device), before);
   });

@@ -545,7 +545,7 @@ TEST(TensorParallel, InvalidStepOfOneRankIsSkippedByAll) {
     engine.commit();
     engine.init_weights();
     accumulate(engine, 0);
-    if (mesh.world().rank() == 3) engine.spoil_step();
+    if (mesh.world().rank() == 3) engine.poison_step();
     const StepState state = engine.finish_step();
     const std::lock_guard lock(mutex);
     skips.push_back(state.skip);

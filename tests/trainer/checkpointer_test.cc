@@ -243,7 +243,7 @@ TEST_F(CheckpointerTest, InvalidStepChangesNoWeight) {
       std::vector<int32_t> tokens(size_t(6 * 7), 3), targets(tokens.size(), engine.rank() == 0 ? 5 : -1);
       PhaseClock clock;
       engine.micro_batch(tokens, targets, clock);
-      if (engine.rank() == 1) engine.spoil_step();
+      if (engine.rank() == 1) engine.poison_step();
       const StepState state = engine.finish_step();
       EXPECT_EQ(state.skip, 1);
       EXPECT_EQ(state.updates, 0);

@@ -125,7 +125,7 @@ TEST_F(PlansTest, OnePlanServesEveryWindow) {
 
 TEST_F(PlansTest, DamagedFilesAreReplaced) {
   made(kept());
-  const auto spoil = [&](const std::function<void(std::string&)>& change) {
+  const auto corrupt = [&](const std::function<void(std::string&)>& change) {
     for (const fs::path& file : files()) {
       std::string text = read_file(file, 1 << 20);
       change(text);
@@ -134,13 +134,13 @@ TEST_F(PlansTest, DamagedFilesAreReplaced) {
     EXPECT_EQ(made(kept()), 2);
     EXPECT_EQ(made(kept()), 0);
   };
-  spoil([](std::string& text) { text.back() ^= 1; });
-  spoil([](std::string& text) { text.resize(text.size() / 2); });
-  spoil([](std::string& text) { text.resize(10); });
-  spoil([](std::string& text) { text.clear(); });
-  spoil([](std::string& text) { text += "more"; });
-  spoil([](std::string& text) { text[9] ^= 1; });
-  spoil([](std::string& text) { text.assign(5 << 20, 'x'); });
+  corrupt([](std::string& text) { text.back() ^= 1; });
+  corrupt([](std::string& text) { text.resize(text.size() / 2); });
+  corrupt([](std::string& text) { text.resize(10); });
+  corrupt([](std::string& text) { text.clear(); });
+  corrupt([](std::string& text) { text += "more"; });
+  corrupt([](std::string& text) { text[9] ^= 1; });
+  corrupt([](std::string& text) { text.assign(5 << 20, 'x'); });
   const auto two = files();
   fs::remove(two[0]);
   fs::copy_file(two[1], two[0]);  // the plan of another graph

@@ -464,7 +464,7 @@ TEST_F(NcclTraining, RankWithoutDataInvalidatesTheStepOfItsGroup) {
     hosts.barrier();
     engine.init_weights();
     accumulate(engine, 0);
-    if (mesh.world().rank() == 3) engine.spoil_step();
+    if (mesh.world().rank() == 3) engine.poison_step();
     const StepState state = engine.finish_step();
     skipped += state.skip;
     EXPECT_FALSE(std::isfinite(state.loss));

@@ -24,13 +24,13 @@ class CublasLtRefusal : public testing::Test {
     LtBench bench(machine, lt, c);
     refused(bench.run(), wanted, part);
   }
-  // Prepares a bench, lets `spoil` change it, and expects the refusal.
-  template <class Spoil>
-  void spoiled(const LtCase& c, Spoil&& spoil, cublasStatus_t wanted, const std::string& part) {
+  // Prepares a bench, lets `change` change it, and expects the refusal.
+  template <class Change>
+  void refused_after(const LtCase& c, Change&& change, cublasStatus_t wanted, const std::string& part) {
     LtBench bench(machine, lt, c);
     auto found = bench.heuristic();
     ASSERT_FALSE(found.empty()) << fake.last_refusal();
-    spoil(bench);
+    change(bench);
     refused(bench.run(&found[0].algo), wanted, part);
   }
 };
@@ -82,11 +82,11 @@ TEST_F(CublasLtRefusal, Fp8Rules) {
 
 TEST_F(CublasLtRefusal, ScalesWhereTheyMeanNothing) {
   refused({.scales = true}, kInvalid, "for FP8 only");
-  spoiled(
+  refused_after(
       {.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true},
       [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, b.amax.data()); }, kInvalid, "FP8 D only");
   machine.describe_devices({.major = 10, .minor = 0, .multiprocessors = 148});
-  spoiled(
+  refused_after(
       {.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true},
       [](LtBench& b) {
         b.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.scale_a.data());
@@ -108,53 +108,57 @@ TEST_F(CublasLtRefusal, ScalesPer16And32) {
   };
   const int32_t mx = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, nv = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
   const LtCase fp8{.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true};
-  spoiled(fp8, scaled(mx, mx), kUnsupported, "compute capability 10.0");
+  refused_after(fp8, scaled(mx, mx), kUnsupported, "compute capability 10.0");
   machine.describe_devices({.major = 10, .minor = 0, .multiprocessors = 148});
-  spoiled(fp8, scaled(mx, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), kUnsupported, "for A and for B");
-  spoiled(fp8, scaled(nv, nv), kUnsupported, "FP8 E8M0 scales");
+  refused_after(fp8, scaled(mx, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), kUnsupported, "for A and for B");
+  refused_after(fp8, scaled(nv, nv), kUnsupported, "FP8 E8M0 scales");
   LtCase gelu = fp8;
   gelu.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
-  spoiled(gelu, scaled(mx, mx), kUnsupported, "DEFAULT and BIAS");
+  refused_after(gelu, scaled(mx, mx), kUnsupported, "DEFAULT and BIAS");
 }
 
 TEST_F(CublasLtRefusal, ShapesThatDoNotMatch) {
   auto layout = [this](auto member, auto name, auto value) {
     return [=, this](LtBench& b) { LtBench::set(lt, b.*member, name, value); };
   };
-  spoiled({}, layout(&LtBench::b_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{40}), kInvalid, "op(A) is 32 x 48");
-  spoiled({}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_COLS, uint64_t{8}), kInvalid, "D is 32 x 8");
-  spoiled({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{16}), kInvalid, "C is 16 x 16");
-  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{31}), kInvalid, "leading dimension 31");
-  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}), kInvalid, "batch counts");
-  spoiled({.batch = 2}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t{0}), kInvalid,
-          "overwrite each other");
-  spoiled({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_ROW}), kInvalid, "");
-  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_COL32}), kUnsupported,
-          "tiled memory orders");
+  refused_after({}, layout(&LtBench::b_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{40}), kInvalid,
+                "op(A) is 32 x 48");
+  refused_after({}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_COLS, uint64_t{8}), kInvalid, "D is 32 x 8");
+  refused_after({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{16}), kInvalid, "C is 16 x 16");
+  refused_after({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{31}), kInvalid,
+                "leading dimension 31");
+  refused_after({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}), kInvalid,
+                "batch counts");
+  refused_after({.batch = 2}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t{0}),
+                kInvalid, "overwrite each other");
+  refused_after({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_ROW}), kInvalid,
+                "");
+  refused_after({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_COL32}),
+                kUnsupported, "tiled memory orders");
 }
 
 TEST_F(CublasLtRefusal, EpiloguesWithoutTheirBuffers) {
   void* null = nullptr;
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_BIAS}, [&](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, null); },
       kInvalid, "BIAS_POINTER");
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
       [&](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, null); }, kInvalid, "AUX_POINTER");
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX},
       [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{36}); }, kInvalid, "no multiple of 8");
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_DRELU_BGRAD},
       [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{64}); }, kInvalid, "no multiple of 128");
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX},
       [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{24}); }, kInvalid, "less than 32");
-  spoiled(
+  refused_after(
       {.epilogue = CUBLASLT_EPILOGUE_BIAS},
       [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{CUDA_R_32F}); }, kUnsupported,
       "bias type fp32");
-  spoiled(
+  refused_after(
       {}, [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{3}); }, kInvalid, "epilogue 3");
   // Addresses tell their alignment where an algorithm is chosen.
   LtBench bench(machine, lt, {.epilogue = CUBLASLT_EPILOGUE_DGELU});
@@ -166,13 +170,13 @@ TEST_F(CublasLtRefusal, EpiloguesWithoutTheirBuffers) {
 
 TEST_F(CublasLtRefusal, PointersAndAlignment) {
   auto shift = [](LtBench& b, int64_t bytes) { b.a_pointer = static_cast<const char*>(b.a_pointer) + bytes; };
-  spoiled(
+  refused_after(
       {}, [&](LtBench& b) { shift(b, 2); }, kUnsupported, "A: algorithm");
-  spoiled(
+  refused_after(
       {}, [&](LtBench& b) { b.a_pointer = nullptr; }, kInvalid, "A, B or D is NULL");
-  spoiled(
+  refused_after(
       {}, [&](LtBench& b) { b.d_pointer = const_cast<void*>(b.a_pointer); }, kInvalid, "lies over");
-  spoiled(
+  refused_after(
       {}, [&](LtBench& b) { b.d_pointer = b.workspace.data(); }, CUBLAS_STATUS_SUCCESS, "");  // none is needed
   refused({.pad = 4}, CUBLAS_STATUS_SUCCESS, "");
 }
