@@ -295,7 +295,7 @@ void print_side(const char* name, const Problem& p, const Side& side) {
     const AttentionTime& m = backward ? side.backward : side.forward;
     std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward ? "" : name, backward ? "backward" : "forward",
                 1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
-                m.repeated ? "" : ", OTHER BITS the second time");
+                m.repeated ? "" : ", DIFFERENT BITS the second time");
   }
 }
 

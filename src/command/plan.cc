@@ -134,7 +134,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
       format_bytes(uint64_t(t.forward.bytes + t.backward.bytes)).c_str(),
       format_bytes(uint64_t(t.gradients.bytes)).c_str(), format_bytes(uint64_t(t.gradients_out)).c_str());
   if (time.units <= 0) {
-    std::printf("; how fast is not known of this GPU\n");
+    std::printf("; the host link's rate is unknown for this GPU\n");
     return;
   }
   std::printf("; %.3f ms of a step at %s B/s each way at once, of which %.3f ms, %.1f %% of the step, are not hidden\n",
@@ -144,7 +144,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
   if (std::isinf(from))
     std::printf("                  no micro-batch overlaps them with its block inputs\n");
   else
-    std::printf("                  hidden, but for the first unit of a pass, from micro_batch_size %lld on\n",
+    std::printf("                  hidden from micro_batch_size %lld on, except the first unit of a pass\n",
                 static_cast<long long>(std::max(1.0, from)));
 }
 
@@ -155,7 +155,7 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
   if (engine.offloaded_inputs() > 0)
     std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
                 format_bytes(engine.offloaded_inputs()).c_str(),
-                time.inputs == 0 ? "; how fast is not known of this GPU"
+                time.inputs == 0 ? "; the host link's rate is unknown for this GPU"
                 : time.units > 0
                     ? cat(", ", format_duration(time.inputs), " of a step each way, with the units").c_str()
                     : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
@@ -166,7 +166,7 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
   std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),
               format_bytes(uint64_t(bytes.out)).c_str());
   if (time.link == 0) {
-    std::printf("; how fast is not known of this GPU\n");
+    std::printf("; the host link's rate is unknown for this GPU\n");
     return;
   }
   const EngineOptions& o = engine.options();

@@ -19,11 +19,11 @@ void validate_distillation(const Config& c) {
           " a rank has those of a part of the vocabulary; set tensor_parallel_size to 1, or distillation.loss to kl");
   if (c.teacher_logits.empty()) return;
   require(c.packing != Packing::best_fit,
-          "documents.packing: best_fit packs every epoch anew, and distillation.teacher_logits are cached by the "
-          "window of train_data; run the teacher itself (key teacher), or take another documents.packing");
+          "documents.packing: best_fit packs every epoch differently, and distillation.teacher_logits are cached by "
+          "the window of train_data; run the teacher itself (key teacher), or take another documents.packing");
   require(c.fim_rate == 0, "fim.rate: ", c.fim_rate,
-          " reorders documents anew in every epoch, and distillation.teacher_logits are cached of windows as they are; "
-          "run the teacher itself (key teacher), or set it to 0");
+          " reorders documents differently in every epoch, and distillation.teacher_logits are cached of windows as "
+          "they are; run the teacher itself (key teacher), or set it to 0");
   require(c.total_curriculum_step == 0, "curriculum.total_curriculum_step: ", c.total_curriculum_step,
           " cuts windows into chunks, and distillation.teacher_logits are cached of whole windows; run the teacher "
           "itself (key teacher), or set it to 0");

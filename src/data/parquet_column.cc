@@ -30,7 +30,7 @@ constexpr const char* kEncodings[] = {
 [[noreturn]] void refuse_encoding(const char* of, int64_t encoding) {
   const bool known = encoding >= 0 && encoding < int64_t(std::size(kEncodings));
   throw Error(cat(of, " encoded as ", known ? kEncodings[encoding] : cat("number ", encoding).c_str(),
-                  ", only PLAIN and dictionaries are read: write the file anew without this encoding"),
+                  ", only PLAIN and dictionaries are read: write the file again without this encoding"),
               Exit::usage);
 }
 
@@ -178,7 +178,7 @@ void ParquetColumn::read_page() {
     damaged_page(cat(header.unpacked_bytes, " bytes, more than ", header.packed_bytes, " compressed ones can hold"));
   if (header.unpacked_bytes > kMaxPage)
     throw Error(cat("a page of ", header.unpacked_bytes, " bytes, expected at most ", kMaxPage,
-                    ": write the file anew with smaller pages"),
+                    ": write the file again with smaller pages"),
                 Exit::usage);
   const bool wanted = header.type == kData || header.type == kDataV2 || header.type == kDictionary;
   packed_.resize(wanted ? size_t(header.packed_bytes) : 0);

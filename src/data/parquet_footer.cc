@@ -225,7 +225,7 @@ class FooterReader {
     if (c.codec != 0 && c.codec != 1 && c.codec != 2 && c.codec != 6)
       refuse_column(
           cat("compression ", name_in(kCodecs, c.codec),
-              " is not read, only UNCOMPRESSED, SNAPPY, GZIP and ZSTD: write the file anew with one of these"));
+              " is not read, only UNCOMPRESSED, SNAPPY, GZIP and ZSTD: write the file again with one of these"));
     chunk.codec = ParquetCodec(c.codec);
     if (chunk.rows < 0 || c.values != chunk.rows) damaged_footer(cat(c.values, " values in ", chunk.rows, " rows"));
     const bool dictionary_first = c.dictionary_offset > 0 && c.dictionary_offset < c.data_offset;

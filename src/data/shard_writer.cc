@@ -86,7 +86,7 @@ Fd ShardWriter::open_left_behind(const std::string& path, int64_t tokens) const 
   const int64_t bytes = header_bytes() + item_size_ * tokens;
   if (file_bytes(file, path) < bytes)
     throw Error(cat(path, ": has ", file_bytes(file, path), " bytes, expected ", bytes,
-                    ": it is not what the interrupted run left; start anew with --overwrite"));
+                    ": it is not what the interrupted run left; start again with --overwrite"));
   return file;
 }
 

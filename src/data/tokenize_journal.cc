@@ -87,9 +87,10 @@ std::optional<TokenizeState> TokenizeJournal::load() const {
     s.outside_utf8 = json.value("outside_utf8", int64_t{0});  // absent in older progress files
     s.outside_utf8_input = json.value("outside_utf8_input", int64_t{0});
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat(path_, ": damaged: ", json_problem(e.what()), "; start anew with --overwrite"), Exit::usage);
+    throw Error(cat(path_, ": damaged: ", json_problem(e.what()), "; start again with --overwrite"), Exit::usage);
   }
-  if (!is_sane(s)) throw Error(cat(path_, ": damaged: numbers out of range; start anew with --overwrite"), Exit::usage);
+  if (!is_sane(s))
+    throw Error(cat(path_, ": damaged: numbers out of range; start again with --overwrite"), Exit::usage);
   return s;
 }
 

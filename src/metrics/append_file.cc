@@ -103,7 +103,7 @@ bool AppendFile::write(std::string_view record) {
 void AppendFile::warn(const char* what, std::string_view reason) {
   if (std::exchange(warned_, true)) return;
   log::warn("metrics: ", path_, " ", what, ": ", reason,
-            ": training goes on without it; free space or fix its permissions");
+            ": training continues without it; free space or fix its permissions");
 }
 
 }  // namespace athanor

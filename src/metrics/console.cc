@@ -156,7 +156,7 @@ void ConsoleSink::print(const std::string& text) {
   const int error = out_.write(text);
   if (bar_) bar_->show();
   if (error == 0 || std::exchange(broken_, true)) return;
-  log::warn("metrics: standard output cannot be written: ", std::strerror(error), ": training goes on without it");
+  log::warn("metrics: standard output cannot be written: ", std::strerror(error), ": training continues without it");
 }
 
 }  // namespace athanor

@@ -28,7 +28,7 @@ void MetricFanOut::each(Call&& call) {
     try {
       call(*entry.sink);
     } catch (const std::exception& e) {
-      if (!std::exchange(entry.failed, true)) log::warn("metrics: a record was lost, training goes on: ", e.what());
+      if (!std::exchange(entry.failed, true)) log::warn("metrics: a record was lost, training continues: ", e.what());
     }
   }
 }

@@ -92,7 +92,7 @@ struct ScaledSumBwd {
     Expect e{kName};
     e.floating("dy", dy).matrix("dy", dy).contiguous("dy", dy).is("dx", dx, dy.dtype, dy.shape);
     e.is("dz", dz, dy.dtype, dy.shape).is("x", x, dy.dtype, dy.shape).is("z", z, dy.dtype, dy.shape);
-    e.that(bool(a) == bool(da) && bool(b) == bool(db), "da and db exactly where a and b are");
+    e.that(bool(a) == bool(da) && bool(b) == bool(db), "da exactly with a, and db exactly with b");
     if (a) e.floating("a", a).is("a", a, a.dtype, {1}).gradient("da", da, {1});
     if (b) e.floating("b", b).is("b", b, b.dtype, {1}).gradient("db", db, {1});
   }

@@ -138,7 +138,7 @@ struct AttentionBwd {
     expect_inputs(e, *this);
     e.view("dq", dq, q.dtype, q.shape).view("dk", dk, k.dtype, k.shape).view("dv", dv, v.dtype, v.shape);
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
-    e.that(bool(positions) == bool(cos_sin), "positions for angles, and for nothing else");
+    e.that(bool(positions) == bool(cos_sin), "positions exactly with cos_sin");
     if (!cos_sin) return;
     e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})
         .is("positions", positions, DType::i32, {q.rows()})

@@ -26,7 +26,7 @@ struct ScaleByMagnitude {
   void check() const {
     Expect e{kName};
     e.floating("y", y).matrix("y", y).view("x", x, y.dtype, y.shape);
-    e.that(bool(magnitude) == bool(squares), "magnitudes with squares");
+    e.that(bool(magnitude) == bool(squares), "magnitude exactly with squares");
     if (magnitude)
       e.floating("magnitude", magnitude)
           .is("magnitude", magnitude, magnitude.dtype, {y.cols()})

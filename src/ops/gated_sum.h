@@ -31,7 +31,7 @@ struct GatedSum {
     if (z) e.view("z", z, y.dtype, y.shape);
     if (gate) e.matrix("gate", gate).is("gate", gate, y.dtype, {y.rows(), gate.cols()});
     e.that(!gate || (z && y.cols() % gate.cols() == 0), "gate", "z, and groups of equal columns");
-    e.that((!a || x) && (!b || z), "a with x alone, and b with z");
+    e.that((!a || x) && (!b || z), "a only with x, and b only with z");
     if (a) e.floating("a", a).is("a", a, a.dtype, {1});
     if (b) e.floating("b", b).is("b", b, b.dtype, {1});
   }

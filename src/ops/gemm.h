@@ -82,34 +82,34 @@ struct Gemm {
           .that(!accumulate, "no bias when accumulating");
     if (symmetric)
       e.that(m() == n() && !bias && !accumulate && epilogue == Epilogue::none,
-             "a square GEMM alone where it is called symmetric");
+             "with `symmetric`, a square d without bias, accumulation or epilogue");
     check_epilogue(e);
   }
   void check_epilogue(const Expect& e) const {
-    e.that(bool(aux) == (epilogue != Epilogue::none), "a tensor `aux` for an epilogue, and for nothing else")
-        .that(!recompute || epilogue == Epilogue::gelu, "only GELU to be computed again")
-        .that(bool(positions) == (epilogue == Epilogue::rope), "positions for RoPE, and for nothing else");
+    e.that(bool(aux) == (epilogue != Epilogue::none), "aux exactly with an epilogue")
+        .that(!recompute || epilogue == Epilogue::gelu, "recompute only with epilogue gelu")
+        .that(bool(positions) == (epilogue == Epilogue::rope), "positions exactly with epilogue rope");
     if (epilogue == Epilogue::none) return;
     if (epilogue == Epilogue::rope) {
       const auto heads = [&](int64_t dim) { return dim > 0 && dim % 2 == 0 && rotated > 0 && rotated % dim == 0; };
       e.dtype("aux", aux, DType::f32).matrix("aux", aux).contiguous("aux", aux);
       e.that(heads(aux.cols()) && rotated <= n(), "aux", "angles of whole heads of an even size")
           .is("positions", positions, DType::i32, {m()})
-          .that(!accumulate, "no such epilogue when accumulating");
+          .that(!accumulate, "no accumulation with this epilogue");
     } else if (sums()) {
       const bool of_a = epilogue == Epilogue::sum_a;
       e.gradient("aux", aux, {of_a ? m() : n()})
           .contiguous(of_a ? "a" : "b", of_a ? a : b)
-          .that(of_a ? ta : !tb, "sums of columns")
+          .that(of_a ? ta : !tb, "an operand stored with K as rows")
           .that(!bias, "no bias together with sums");
     } else {
       const bool halves = epilogue == Epilogue::swiglu, twice = epilogue == Epilogue::swiglu_gradient;
       const int64_t columns = halves ? n() / 2 : n() * (twice ? 2 : 1);
       e.contiguous("d", d)
-          .that(!halves || n() % 2 == 0, "as many gates as ups")
+          .that(!halves || n() % 2 == 0, "as many gate columns as up columns")
           .is("aux", aux, d.dtype, {m(), columns})
-          .that(!accumulate, "no such epilogue when accumulating");
-      e.that(!bias || (epilogue != Epilogue::gelu_gradient && !twice), "no bias in a gradient");
+          .that(!accumulate, "no accumulation with this epilogue");
+      e.that(!bias || (epilogue != Epilogue::gelu_gradient && !twice), "no bias with a gradient epilogue");
     }
   }
   Rope rotation() const {

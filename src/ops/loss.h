@@ -50,9 +50,10 @@ struct CrossEntropy {
     e.is("targets", targets, DType::i32, {logits.rows()})
         .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns");
     if (grad) e.is("scale", scale, DType::f32, {1});
-    e.that(bool(max) == bool(part) && bool(sums) == bool(part), "max and sums of a part, and of a part alone");
+    e.that(bool(max) == bool(part) && bool(sums) == bool(part), "max and sums exactly with a part of the vocabulary");
     e.that(softcap >= 0, "softcap >= 0");
-    e.that(bool(ahead) == bool(ahead_weights) && (grad || !ahead), "ahead with its weights, and with grad");
+    e.that(bool(ahead) == bool(ahead_weights) && (grad || !ahead),
+           "ahead exactly with ahead_weights, and only with grad");
     if (ahead) {
       e.matrix("ahead", ahead).is("ahead", ahead, DType::i32, {logits.rows(), ahead.cols()});
       e.is("ahead_weights", ahead_weights, DType::f32, {ahead.cols()});
@@ -210,7 +211,7 @@ struct DistilledCrossEntropy {
         .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
         .that(softcap >= 0 && teacher_softcap >= 0, "soft-caps >= 0");
     for (const Tensor* t : {&max, &sums, &teacher_max, &distill_sums})
-      e.that(bool(*t) == bool(part), "max and sums of a part, and of a part alone");
+      e.that(bool(*t) == bool(part), "max and sums exactly with a part of the vocabulary");
     if (!part) return;
     e.is("max", max, DType::f32, {logits.rows()})
         .is("teacher_max", teacher_max, DType::f32, {logits.rows()})

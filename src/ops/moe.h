@@ -195,7 +195,7 @@ struct SortByExpert {
     e.matrix("experts", experts).is("experts", experts, DType::i32, experts.shape);
     e.is("rows", rows, DType::i32, experts.shape).is("tokens", tokens, DType::i32, {experts.numel()});
     e.is("slots", slots, DType::i32, {experts.numel()}).is("offsets", offsets, DType::i32, {offsets.numel()});
-    e.that(offsets.numel() >= 2, "offsets", "those of one expert or more");
+    e.that(offsets.numel() >= 2, "offsets", "at least one expert");
   }
   Cost cost() const { return {double(experts.numel()), traffic(*this)}; }
 };
@@ -249,7 +249,7 @@ struct SendSlots {
     e.is("offsets", offsets, DType::i32, {experts() + 1}).is("tokens", tokens, DType::i32, {tokens.numel()});
     e.is("choices", choices, DType::i32, {tokens.numel()});
     e.that(ranks >= 1 && experts() % ranks == 0 && tokens.numel() % ranks == 0, "counts",
-           "as many experts on each rank");
+           "the same number of experts on each rank");
     e.that(least || capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks, per_expert), "tokens",
            "slots for every row that a rank can get");
     if (least) e.is("least", least, DType::f64, {1});
@@ -279,9 +279,11 @@ struct ReceiveSlots {
   void check() const {
     Expect e{kName};
     e.matrix("counts", counts).is("counts", counts, DType::i32, counts.shape);
-    e.that(counts.cols() % ranks() == 0 && rank >= 0 && rank < ranks(), "counts", "as many experts on each rank");
+    e.that(counts.cols() % ranks() == 0 && rank >= 0 && rank < ranks(), "counts",
+           "the same number of experts on each rank");
     e.is("offsets", offsets, DType::i32, {own() + 1}).is("slots", slots, DType::i32, {slots.numel()});
-    e.is("rows", rows, DType::i32, {slots.numel()}).that(slots.numel() % ranks() == 0, "slots", "as many of each rank");
+    e.is("rows", rows, DType::i32, {slots.numel()})
+        .that(slots.numel() % ranks() == 0, "slots", "the same number for each rank");
   }
   Cost cost() const { return {double(slots.numel()), traffic(*this)}; }
 };
@@ -390,14 +392,14 @@ struct GroupedGemm {
     Expect e{kName};
     e.floating("a", a).floating("b", b).floating("d", d).matrix("a", a).matrix("b", b).matrix("d", d);
     e.contiguous("a", a).contiguous("b", b).contiguous("d", d).is("offsets", offsets, DType::i32, {offsets.numel()});
-    e.that(offsets.numel() >= 2, "offsets", "those of one expert or more")
+    e.that(offsets.numel() >= 2, "offsets", "at least one expert")
         .that(matrices().rows() % experts() == 0, "b", "a matrix for each expert");
     const Shape in{rows(), inputs()}, out{rows(), outputs()};
     if (role == Grouped::weight_gradient)
       e.shape("a", a, out).shape("b", b, in).gradient("d", d, d.shape);
     else
       e.shape("a", a, role == Grouped::forward ? in : out).shape("d", d, role == Grouped::forward ? out : in);
-    e.that(bool(h) == bool(weights) && bool(h) == bool(slots), "h", "weights and slots with it, and only then");
+    e.that(bool(h) == bool(weights) && bool(h) == bool(slots), "h", "weights and slots exactly with it");
     if (!h) return;
     e.that(role == Grouped::forward && outputs() % 2 == 0, "h", "the forward GEMM of an even number of outputs");
     e.is("h", h, d.dtype, {rows(), outputs() / 2}).is("weights", weights, DType::f32, weights.shape);

@@ -132,7 +132,7 @@ struct QkNormFwd {
         .is("y", y, x.dtype, x.shape);
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
     e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
-    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums of parts");
+    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums, since there are several parts");
     if (sums) e.is("sums", sums, DType::f32, rstd.shape);
   }
   Cost cost() const { return {4.0 * double(x.numel()), traffic(*this)}; }
@@ -166,7 +166,7 @@ struct QkNormBwd {
     e.is("dx", dx, x.dtype, x.shape).gradient("dwq", dwq, {d}).is("dwk", dwk, dwq.dtype, {d});
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
     e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
-    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums of parts");
+    e.that(parts >= 1 && (sums || parts == 1), "sums", "sums, since there are several parts");
     if (sums) e.is("sums", sums, DType::f32, rstd.shape);
   }
   Cost cost() const { return {8.0 * double(x.numel()), traffic(*this)}; }

@@ -114,8 +114,8 @@ struct OneBitMean {
     Expect e{kName};
     e.is("grad", grad, DType::f32, v.shape).is("error", error, DType::f32, v.shape);
     const int64_t own = blocks.served(blocks.order(blocks.worker));
-    e.that(own > 0, "blocks", "some that this worker serves");
-    e.that(bool(received) == (blocks.workers > 1), "received", "with several workers");
+    e.that(own > 0, "blocks", "at least one that this worker serves");
+    e.that(bool(received) == (blocks.workers > 1), "received", "exactly with several workers");
     if (received) e.is("received", received, DType::u8, {blocks.workers * own * int64_t(sizeof(OneBitRecord))});
   }
   Cost cost() const { return {4.0 * double(v.numel()) / blocks.workers, traffic(*this)}; }
@@ -158,7 +158,7 @@ struct OneBitDirection {
     check_one_bit(kName, blocks, state, v, records);
     Expect e{kName};
     e.is("m", m, DType::f32, v.shape).is("grad", grad, DType::f32, v.shape);
-    e.that(bool(fresh) == bool(ratios) && bool(fresh) == bool(w), "ratios and w", "with fresh, and not without it");
+    e.that(bool(fresh) == bool(ratios) && bool(fresh) == bool(w), "ratios and w", "exactly with fresh");
     e.that(fresh || weight_decay == 0, "weight_decay", "0 without w");
     if (!fresh) return;
     e.is("fresh", fresh, DType::f32, v.shape).is("w", w, DType::f32, v.shape);

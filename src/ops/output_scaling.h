@@ -14,7 +14,7 @@ struct OutputRange {
   ATHANOR_HOST_DEVICE int64_t output(int64_t i) const { return columns ? (first + i) % cols : (first + i) / cols; }
   // Expects `by_output` to have an element for each output of x.
   void check(Expect& e, const Tensor& x, const char* name, const Tensor& by_output) const {
-    e.that(first >= 0 && cols > 0, "range", "at or behind the start of rows");
+    e.that(first >= 0 && cols > 0, "range", "a first column of at least 0, and columns");
     const int64_t outputs = x.numel() == 0 ? 0 : columns ? cols : output(x.numel() - 1) + 1;
     e.that(outputs <= by_output.numel(), name, "one for each output");
   }

@@ -50,7 +50,7 @@ struct QkClip {
       if (p.param) e.is("param", p.param, like.param.dtype, n);
       if (p.also) e.is("also", p.also, DType::f32, n);
       e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
-      e.that(p.range.first >= 0 && p.range.cols > 0, "range", "at or behind the start of rows");
+      e.that(p.range.first >= 0 && p.range.cols > 0, "range", "a first column of at least 0, and columns");
     }
     e.that(master_dtypes_fit(like.weights()), "master",
            "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");

@@ -123,12 +123,13 @@ struct Quantize {
     e.that(is_scale(quantized.dtype, scales.dtype), "scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     if (two_levels()) {
       e.is("global", global, DType::f32, {1});
-      e.that(blocks.rows > 0 && blocks.cols > 0 && !power_of_two, "blocks of some rows and columns, any scales");
+      e.that(blocks.rows > 0 && blocks.cols > 0 && !power_of_two, "blocks with rows and columns, and no power_of_two");
     } else {
-      e.that(!global && !at_random, "one level of scales and rounding to nearest but of f4_e2m1");
+      e.that(!global && !at_random, "global and at_random only with f4_e2m1");
     }
     if (hadamard) {
-      e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
+      e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1},
+             "blocks of 1 x 16 or 16 x 1 values with hadamard");
       e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
     }
     e.is("quantized", quantized, quantized.dtype, transpose_only ? transposed_shape(x.shape) : x.shape)
@@ -138,8 +139,8 @@ struct Quantize {
       const bool both = transposed && transposed_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
       e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !transposed_scales)) &&
                  !(transpose_only && transposed) && bool(transposed_statistics) == (both && statistics),
-             "to be transposed, f32 scales: one for all, of columns that are transposed, or of lines or each 128 both "
-             "ways");
+             "for transposed output, f32 scales: one per tensor; for transpose_only, one per column or per 128 rows of "
+             "it; with transposed_scales, one per row or per 128 columns of it");
     }
     if (transposed_scales)
       e.is("transposed_scales", transposed_scales, DType::f32, blocks.grid(transposed_shape(x.shape)));
@@ -147,10 +148,10 @@ struct Quantize {
       e.is("transposed_statistics", transposed_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (transposed) e.is("transposed", transposed, quantized.dtype, transposed_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (factor || step_amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
+    if (factor || step_amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale per tensor");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (step_amax) e.is("step_amax", step_amax, DType::f32, {1});
-    if (amax) e.that(blocks == Blocks{} && !factor && !step_amax, "one scale for all, which follows from `amax`");
+    if (amax) e.that(blocks == Blocks{} && !factor && !step_amax, "one scale per tensor, without factor or step_amax");
     e.amax("amax", amax);
   }
   // x is read twice, or once if the amax is given or a whole block stays on chip. The transposed output of row-wise
@@ -186,7 +187,7 @@ struct DelayedScales {
   }
   void check() const {
     Expect e{kName};
-    e.that(length > 0 && margin >= 0, "a history of some steps, and a margin that is not negative");
+    e.that(length > 0 && margin >= 0, "a history of at least one step, and a margin of at least 0");
     const Shape all = {int64_t(histories.size()), columns()};
     e.is("amax", amax, DType::f32, all).is("factors", factors, DType::f32, all);
     for (const Tensor& t : histories) e.is("histories", t, DType::f32, {t.numel() ? columns() * length : 0});
@@ -233,7 +234,7 @@ struct ScaledGemm {
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));
     e.is("b_scales", b_scales, b_scales.dtype, b_blocks.grid(b.shape));
-    e.that(gemm.epilogue == Epilogue::none || gemm.epilogue == Epilogue::add, "no epilogue but add");
+    e.that(gemm.epilogue == Epilogue::none || gemm.epilogue == Epilogue::add, "epilogue none or add");
     gemm.check_result(e);
   }
   Cost cost() const { return {gemm.cost().flops, traffic(*this)}; }

@@ -21,8 +21,9 @@ struct MatrixPart {
   void check(const Expect& e, const Tensor& x) const {
     constexpr int64_t kTogether = 8;
     const auto whole = [](int64_t n) { return n % kTogether == 0; };
-    e.floating("x", x).that(x.shape.rank == 1, "x", "elements one after the other");
-    e.that(matrix.rank == 2 && whole(matrix[1]) && whole(blocks.cols), "columns, and those of blocks, by eights");
+    e.floating("x", x).that(x.shape.rank == 1, "x", "contiguous elements");
+    e.that(matrix.rank == 2 && whole(matrix[1]) && whole(blocks.cols),
+           "columns, and columns of blocks, in multiples of 8");
     e.that(first >= 0 && whole(first) && whole(x.numel()) && first + x.numel() <= matrix.numel(), "x",
            "a part of the matrix by eights");
   }
@@ -77,9 +78,10 @@ struct QuantizePart {
     e.that(is_code(quantized.dtype), "quantized", "a quantized type")
         .is("quantized", quantized, quantized.dtype, x.shape);
     e.is("amax", amax, DType::f32, part.grid());
-    e.that(bool(of_all) == two_levels() && !(two_levels() && (power_of_two || factor)), "of_all, of f4_e2m1 alone");
+    e.that(bool(of_all) == two_levels() && !(two_levels() && (power_of_two || factor)),
+           "of_all exactly with f4_e2m1, and then neither power_of_two nor factor");
     e.amax("of_all", of_all);
-    if (factor) e.that(part.blocks == Blocks{}, "one scale for all").is("factor", factor, DType::f32, {1});
+    if (factor) e.that(part.blocks == Blocks{}, "one scale per tensor").is("factor", factor, DType::f32, {1});
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
   }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }

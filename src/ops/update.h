@@ -61,7 +61,7 @@ void check_update(const Op& op) {
     e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
     e.dtype("grad", p.grad, like.grad.dtype);
     const auto state = [&](const char* name, const Tensor& t, const Tensor& first, Kept kept) {
-      e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), name, "where the rule keeps it")
+      e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), name, "exactly where the rule needs it")
           .that(bool(t) == bool(first), name, "in all parts or in none");
       if (!t) return;
       e.is(name, t, first.dtype, n);
@@ -103,7 +103,7 @@ struct AdamW {
   std::vector<Field> fields() { return update_fields(*this); }
   void check() const {
     check_update(*this);
-    Expect{kName}.that(!(cautious && coupled), "cautious decay where it is decoupled");
+    Expect{kName}.that(!(cautious && coupled), "cautious decay only if it is decoupled");
   }
   Cost cost() const { return update_cost(*this, 14); }
 };
@@ -186,7 +186,7 @@ struct Sgd {
   std::vector<Field> fields() { return update_fields(*this); }
   void check() const {
     check_update(*this);
-    Expect{kName}.that(!cautious || direction, "cautious decay where it is decoupled");
+    Expect{kName}.that(!cautious || direction, "cautious decay only if it is decoupled");
   }
   Cost cost() const { return update_cost(*this, 7); }
 };
@@ -264,7 +264,7 @@ struct Ema {
     for (const Part& p : parts) {
       const Shape& n = p.master.shape;
       e.is("master", p.master, master, n).is("average", p.average, DType::f32, n);
-      e.that(bool(p.param) == (master == DType::i16), "param", "with masters in i16 alone");
+      e.that(bool(p.param) == (master == DType::i16), "param", "only with masters in i16");
       if (p.param) e.is("param", p.param, DType::bf16, n);
     }
   }

@@ -109,7 +109,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }
   std::string search(const Tunable&, double) override { refuse("a search"); }
   std::string export_choices() const override { return ""; }
-  std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
+  std::string import_choices(const std::string&) override { return "a described GPU has no choices"; }
   GemmTime time(const Gemm&, bool) override { refuse("a GEMM"); }
   GemmTime time(const ScaledGemm&) override { refuse("a GEMM"); }
   std::string describe_quantized(const Tunable& ops) override {
@@ -124,7 +124,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string key() const override { return "described"; }
 
  private:
-  [[noreturn]] static void refuse(const char* what) { throw Error(cat(what, ": a described GPU runs nothing")); }
+  [[noreturn]] static void refuse(const char* what) { throw Error(cat(what, ": a described GPU cannot run kernels")); }
   Sizes sizes_;
 };
 

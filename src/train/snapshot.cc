@@ -376,7 +376,7 @@ void require_same_workers(const RunState& state, int64_t workers, const std::str
   throw Error(cat("data_parallel_replicate_size: ", folder, " was saved with ", have(state.workers),
                   ", each with an optimizer state of its own, and this run has ", have(workers),
                   " (local_updates.steps, or optimizer onebit_adam or onebit_lamb); start as many ranks and copies as "
-                  "before, or begin anew from its weights with init_from"),
+                  "before, or start a new run from its weights with init_from"),
               Exit::usage);
 }
 

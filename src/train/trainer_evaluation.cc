@@ -59,9 +59,10 @@ void Trainer::evaluate() {
   if (averages) engine_->use_weights();
   if (!owed_.any() || failed_) return;
   const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
-  const std::string again = making_up_ ? ". An earlier start owed it already: if no start has the time for it, the run "
-                                         "makes no progress: give a start more time, or lower eval_iters"
-                                       : "";
+  const std::string again = making_up_
+                                ? ". An earlier start had already been interrupted in it: the run makes no progress "
+                                  "until one start finishes it: give a start more time, or lower eval_iters"
+                                : "";
   metrics_.event({.kind = EventKind::warn,
                   .step = state_.step,
                   .text = cat("the evaluation after step ", state_.step, " was interrupted after ",

@@ -146,7 +146,7 @@ void Trainer::open_run() {
   try {
     write_environment(find_environment(options_.program), run + "/environment.json");
   } catch (const Error& e) {  // the file is only informative
-    log::warn("environment.json was not written, training goes on: ", e.what());
+    log::warn("environment.json was not written, training continues: ", e.what());
   }
 }
 
@@ -241,7 +241,7 @@ void Trainer::check_resume(Resume& resume) {
   }
   if (!refused.empty())
     throw Error(cat("resume: ", resume.folder, " was made with other values, which cannot change:", refused,
-                    "\nset them back, or start anew with --load none and another `save` folder"),
+                    "\nset them back, or start again with --load none and another `save` folder"),
                 Exit::usage);
   require_same_workers(resume.state, workers, resume.folder);
   const auto same = [](const TokenizerFile& a, const TokenizerFile& b) {
@@ -473,7 +473,7 @@ void Trainer::choose_gemms(const std::optional<Resume>& resume) {
                                 ? tuning.import_choices(read_file(path, kMaxTuningBytes))
                                 : "the checkpoint was made without choices, on another device";
     if (why.empty()) return;
-    log::warn("resume: algorithms of GEMMs and attention are chosen anew, so that losses may differ in the ",
+    log::warn("resume: algorithms of GEMMs and attention are autotuned again, so that losses may differ in the ",
               "last bits from here on: ", why);
   }
   search_gemms(config_, *engine_, tuning);
@@ -565,7 +565,7 @@ void Trainer::report_save() {
     if (failed->here) save_failure_.emplace(cat("checkpoint: ", failed->why));
     metrics_.event({.kind = EventKind::warn,
                     .step = failed->step,
-                    .text = cat("the checkpoint was not written, training goes on without it: ", failed->why),
+                    .text = cat("the checkpoint was not written, training continues without it: ", failed->why),
                     .seconds = failed->seconds});
   }
   const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();

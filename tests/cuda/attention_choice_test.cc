@@ -305,9 +305,8 @@ TEST_F(AttentionChoice, RejectsTextOfAnotherCudnnOrDamagedText) {
   EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 0")), "cuDNN was not used and is " + version);
   EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"magic\"")),
               HasSubstr("are 'magic', expected builtin or cudnn"));
-  EXPECT_THAT(
-      taken(replace("\"by\": \"builtin\"", "\"by\": \"ordered\"")),
-      HasSubstr("are 'ordered', expected builtin or cudnn; delete the file to have the algorithms chosen anew"));
+  EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"ordered\"")),
+              HasSubstr("are 'ordered', expected builtin or cudnn; delete the file to autotune the algorithms again"));
   EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": 3")), HasSubstr("not readable"));
   EXPECT_THAT(taken(replace("\"attention\": {", "\"attention\": 3, \"was\": {")), HasSubstr("delete the file"));
   EXPECT_THAT(taken(replace("\"cudnn\": ", "\"cudnn\": -")), HasSubstr("expected a whole number"));

@@ -301,7 +301,7 @@ TEST(Jsonl, FullDiskWarnsOnceAndTrainingContinues) {
   });
   EXPECT_EQ(count_of(log, "warn"), 1) << log;
   EXPECT_NE(log.find("/dev/full cannot be written: No space left on device"), std::string::npos) << log;
-  EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
+  EXPECT_NE(log.find("training continues without it"), std::string::npos) << log;
 }
 
 // A pipe instead of the file must not block a run until another process opens it.
@@ -312,7 +312,7 @@ TEST(Jsonl, PipeInsteadOfAFileDoesNotBlock) {
   EXPECT_TRUE(evaluations_after(pipe, 1).empty());
   EXPECT_THROW(read_run(dir.path()), Error);
   const std::string log = stderr_of([&] { JsonlSink(pipe).step(at(1)); });
-  EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
+  EXPECT_NE(log.find("training continues without it"), std::string::npos) << log;
 }
 
 TEST(Jsonl, FailedOpenWarnsOnce) {

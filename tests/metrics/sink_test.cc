@@ -71,7 +71,7 @@ TEST(FanOut, ThrowingSinkIsReportedOnceAndOthersContinue) {
     EXPECT_NO_THROW(out.eval({.step = 3}));
   });
   EXPECT_EQ(seen.steps.size(), 3u);
-  EXPECT_EQ(count_of(log, "training goes on: boom"), 1) << log;
+  EXPECT_EQ(count_of(log, "training continues: boom"), 1) << log;
 }
 
 TEST(FanOut, LossOutlierRaisesAWarning) {

@@ -281,7 +281,7 @@ TEST(Tensorboard, FailedFolderCreationWarnsOnce) {
     TensorboardSink sink(dir / "file/tensorboard");
     for (int64_t s = 1; s <= 3; ++s) EXPECT_NO_THROW(sink.step(at(s, 1)));
   });
-  EXPECT_EQ(count_of(log, "training goes on without it"), 1) << log;
+  EXPECT_EQ(count_of(log, "training continues without it"), 1) << log;
 }
 
 // TensorBoard's own view of a crash at step 8 and a resume from step 4.

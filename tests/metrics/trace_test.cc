@@ -109,7 +109,7 @@ TEST(Trace, FullDiskWarnsOnceAndTrainingContinues) {
     trace.close();
     EXPECT_EQ(trace.dropped(), 100);
   });
-  EXPECT_EQ(count_of(log, "training goes on without it"), 1) << log;
+  EXPECT_EQ(count_of(log, "training continues without it"), 1) << log;
 }
 
 // A gap in the middle of a timeline would mislead: it ends at the first failure, validly.

@@ -76,7 +76,7 @@ class FullDiskTest(SystemTest):
         (self.folder / "run" / "tensorboard").write_text("no folder")
         done = self.run_program("train", config)
         for name in ("environment.json", "metrics.jsonl", "tensorboard"):
-            self.assertRegex(done.err, f"{name}.*training goes on")
+            self.assertRegex(done.err, f"{name}.*training continues")
         self.assertEqual(self.checkpoints(), ["step-00000010"])
 
 

@@ -119,7 +119,7 @@ std::string to_json(const GemmKey& key, const GemmChoices& choices, const Chosen
 }
 
 GemmFile parse_gemm_choices(const std::string& text) {
-  const char* remedy = "; delete the file to have the algorithms chosen anew";
+  const char* remedy = "; delete the file to autotune the algorithms again";
   try {
     return parse(text);
   } catch (const Json::exception& e) {

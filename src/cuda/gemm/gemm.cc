@@ -365,9 +365,9 @@ void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.own && wgmma_takes(p, capability_)) return;
   const Verdict verdict = !plan.in_parts && !plan.own && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
   if (!verdict.usable)
-    throw Error(cat("choices of GEMMs: the algorithm stored for ", p, " is not usable (",
-                    lt_.cublasLtGetStatusName(verdict.status),
-                    "); delete the file to have the algorithms chosen anew, bits may then differ"));
+    throw Error(cat(
+        "choices of GEMMs: the algorithm stored for ", p, " is not usable (", lt_.cublasLtGetStatusName(verdict.status),
+        "); delete the file to autotune the algorithms again, after which results may differ in the last bits"));
 }
 
 std::string GemmRunner::import_choices(const std::string& text) {
