@@ -85,8 +85,8 @@ class ConfigReader {
     if (find("attention.key_length")) m_.head_dim = size("attention.key_length");
     m_.rope_theta = find("rope.freq_base").value_or(10000.0);
     const int64_t head = m_.head_dim > 0 ? m_.head_dim : m_.hidden_size / m_.num_attention_heads;
-    if (const double turned = find("rope.dimension_count").value_or(double(head)); turned != double(head))
-      refuse(cat(arch_, ".rope.dimension_count is ", turned, "; expected a whole head, ", head));
+    if (const double rotated = find("rope.dimension_count").value_or(double(head)); rotated != double(head))
+      refuse(cat(arch_, ".rope.dimension_count is ", rotated, "; expected a whole head, ", head));
     if (const double factor = find("rope.scaling.attn_factor").value_or(1.0); factor != 1)
       refuse(cat(arch_, ".rope.scaling.attn_factor is ", factor, "; expected 1"));
     if (file_.tensors().contains(kRopeFactors))
