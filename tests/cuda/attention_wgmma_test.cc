@@ -73,6 +73,12 @@ class AttentionWgmma : public KernelTest {
       agrees(forward(DType::bf16, heads(1, 1, dim), 500, {{0, 64, 64, 64, 64, 0}, {64, 436, 0, 64, 64, 0}}));
     }
   }
+  // Blocks whose first warpgroup sees a tile, and then none of more tiles than the pipeline has stages. Ranks that
+  // share sequences, in pieces of no multiple of 128 rows, have such blocks.
+  void keys_far_apart() {
+    for (const int64_t dim : {64, 128})
+      agrees(forward(DType::bf16, heads(2, 1, dim), 768, {{0, 64, 0, 100, 36, 0}, {64, 64, 128, 640, 576, 0}}));
+  }
   // Rows that end within tiles and between them, GQA groups, and rows that no query sees.
   void gradients_rotated_back() {
     for (const int64_t dim : {64, 128}) {
@@ -124,6 +130,8 @@ TEST_F(AttentionWgmma, KvCacheDecodingMatchesReference) {
 
 // More tiles than the pipeline has stages, for several heads; blocks whose warpgroups see disjoint keys.
 TEST_F(AttentionWgmma, MoreTilesThanPipelineStagesMatchReference) { many_tiles(); }
+
+TEST_F(AttentionWgmma, WarpgroupsThatSeeKeysFarApartMatchReference) { keys_far_apart(); }
 
 #ifdef ATHANOR_EMULATED_GPU
 // Every head of every tile occurs once, with tiles in order; the heads of a tile are split so that the remaining work

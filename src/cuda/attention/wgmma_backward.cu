@@ -251,6 +251,11 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& smem, Share
         ring.release(k);
       }
     } else {
+      if constexpr (kRunsOn) {  // after more skipped tiles than slots, the producer would wait for the held one
+        ptx::wgmma_wait<0>(dq, changes);
+        if (held >= 0) ring.release(held);
+        held = -1;
+      }
       ring.release(v);
       ring.release(k);
     }
