@@ -147,7 +147,8 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   input("tokens", DType::i32, {n}, &batch.tokens);
   input("targets", DType::i32, {n}, &batch.targets);
   input("positions", DType::i32, {n}, &batch.positions);
-  if (model_->config().smear_channels > 0) input("previous tokens", DType::i32, {n}, &batch.previous);
+  const bool teacher_smears = teacher_ && teacher_->config().smear_channels > 0;
+  if (model_->config().smear_channels > 0 || teacher_smears) input("previous tokens", DType::i32, {n}, &batch.previous);
   if (const auto m = int64_t(options_.ahead_weights.size()); m > 0 && options_.training && stage_.has_head()) {
     input("tokens further ahead", DType::i32, {n, m}, &batch.ahead);
     input("weights of tokens further ahead", DType::f32, {m}, &in.ahead_weights);

@@ -17,8 +17,8 @@ struct Batch {
   Tensor targets;    // [N] i32, -1 = ignored; absent when sampling
   Tensor ahead;      // [N, m] i32: later tokens that a row also predicts, -1 = none; training only, optional
   Tensor positions;  // [N] i32, position within the sequence or document
-  Tensor previous;   // [N] i32: the preceding token of the sequence or document, vocab_size for the first one; only for
-                     // models with smear, else absent
+  Tensor previous;   // [N] i32: the preceding token of the sequence or document, vocab_size for the first one; only if
+                     // the model or its teacher has smear, else absent
   Tensor spans;  // [S, 6] i32: which keys each query sees; [2 S, 6] with context_rows, more tables in ring attention
   int64_t sequences = 0;     // sequences of the micro-batch if spans may be documents, else 0: one per span
   Tensor context_rows;       // [all rows] i32 with context parallelism: ContextPart::rows_of_ranks(); absent in a ring

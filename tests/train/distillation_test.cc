@@ -47,6 +47,16 @@ TEST(Distillation, CachedFullLogitsMatchTheTeacher) {
   }
 }
 
+// The teacher reads each token's predecessor, which the student does not.
+TEST(Distillation, TeacherMayHaveSmearAlone) {
+  Setting s{.type = ModelType::llama, .masked = true, .teacher = true, .teacher_type = ModelType::athanor};
+  s.top_k = kVocab;
+  const Curve want = train(s);
+  for (const double each : want.distilled) EXPECT_GT(each, 0.001);
+  s.top_k = 0;
+  expect_same_teaching(want, train(s), s);
+}
+
 TEST(Distillation, LossOfCachedLogitsDoesNotDependOnRanks) {
   Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
   const Curve want = train(one);
