@@ -486,7 +486,8 @@ class Engine {
   std::optional<QuantizedState> quantized_;  // used by FP8 and FP4 recipes, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
-  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
+  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), widest_window()}; }
+  int64_t widest_window() const;
   ContextPart part_;                // this rank's rows of a micro-batch
   std::vector<int32_t> part_rows_;  // rows of all context-parallel ranks; empty: this rank has all rows
   Stage stage_;

@@ -135,6 +135,19 @@ void Engine::plan_teacher() {
   teacher_->plan(memory_, options_.recipe, false, {});
 }
 
+// Returns the widest window of all layers that read the spans of a micro-batch, those of a teacher included; 0:
+// unlimited.
+int64_t Engine::widest_window() const {
+  int64_t widest = 0;
+  for (const Model* model : {model_.get(), teacher_.get()})
+    for (int64_t layer = 0; model && layer < model->config().num_hidden_layers; ++layer) {
+      const int64_t window = model->attention_shape(int(layer)).window;
+      if (window == 0) return 0;
+      widest = std::max(widest, window);
+    }
+  return widest;
+}
+
 // Plans the inputs of micro-batch number `slot` of those in flight.
 void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   const int64_t n = part_.rows();
@@ -155,7 +168,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   }
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
   if (options_.documents_per_sequence > 1) batch.sequences = options_.micro_batch_size;
-  if (in_ring()) batch.piece_length = part_.piece_length();
+  if (in_ring()) batch.piece_length = part_.piece_length(), batch.ring_window = widest_window();
   if (part_.ranks > 1) {
     if (!in_ring() || routes_sequences())
       input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch.context_rows);

@@ -24,6 +24,7 @@ struct Batch {
   Tensor context_rows;       // [all rows] i32 with context parallelism: ContextPart::rows_of_ranks(); absent in a ring
                              // whose routers balance no sequences
   int64_t piece_length = 0;  // tokens, with context parallelism as a ring: nn/ring.h; else 0
+  int64_t ring_window = 0;   // in a ring: Ring::window of `spans`, at least the window of every layer; 0: unlimited
   KvCache* cache = nullptr;  // sampling: keys and values are written to and read from it
   Tensor cache_rows;         // [N] i32: cache row that each token's key and value are written to
 };

@@ -265,7 +265,9 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
   const std::string block = block_subject(n, layer);
   const CollectiveSubject subject(block);
   const Communicator& group = c.mesh.context();
-  const Ring ring{group.size(), group.rank(), batch.piece_length, shape.window};
+  CHECK(batch.ring_window == 0 || (shape.window > 0 && shape.window <= batch.ring_window), "a window of ", shape.window,
+        " tokens, with spans cut for one of ", batch.ring_window);
+  const Ring ring{group.size(), group.rank(), batch.piece_length, batch.ring_window};
   const int64_t rows = qkv.t().rows(), columns = shape.heads * shape.head_dim;
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
   c.run(Fill{.x = lse.t, .value = -std::numeric_limits<float>::infinity()});

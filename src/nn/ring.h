@@ -14,7 +14,7 @@ namespace athanor {
 struct Ring {
   int64_t ranks = 1, rank = 0;
   int64_t piece_length = 0;  // tokens
-  int64_t window = 0;        // sliding window of attention, in tokens; 0: unlimited
+  int64_t window = 0;        // widest sliding window of the layers that share the ring, in tokens; 0: unlimited
 
   // Range [begin, end) of halves, within [0, 2]. A half of a rank's rows is the first or the second pieces of all
   // sequences.

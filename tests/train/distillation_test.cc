@@ -38,6 +38,21 @@ TEST(Distillation, LossDoesNotDependOnRanksAndMicroBatches) {
   expect_same_teaching(want, train(context), context);
 }
 
+// The ring of a model with a window does not pass keys that a teacher with a wider one sees.
+TEST(Distillation, TeacherMayHaveAnotherWindowInARing) {
+  for (const auto& [window, of_teacher] : {std::pair{3, 0}, {0, 3}, {3, 7}, {7, 3}}) {
+    Setting one{.type = ModelType::mistral, .length = 16, .window = window, .teacher = true};
+    one.teacher_type = ModelType::mistral, one.teacher_window = of_teacher;
+    const Curve want = train(one);
+    for (const int context : {2, 4})
+      for (const bool ring : {false, true}) {
+        Setting s = one;
+        s.context = context, s.ring = ring;
+        expect_same_teaching(want, train(s), s);
+      }
+  }
+}
+
 TEST(Distillation, CachedFullLogitsMatchTheTeacher) {
   for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
     Setting s{.type = ModelType::llama, .masked = true, .z_loss = 0.1, .softcap = 3, .teacher = true, .distill = kind};

@@ -78,7 +78,8 @@ struct Setting {
   bool documents = false;                // several documents per sequence, and tokens outside all documents
   bool teacher = false;                  // distill from a teacher of another size
   ModelType teacher_type = ModelType::llama;
-  int64_t top_k = 0;  // top-k of its cached logits; 0: the teacher itself is run
+  int64_t teacher_window = 0;  // 0 for full attention
+  int64_t top_k = 0;           // top-k of its cached logits; 0: the teacher itself is run
   DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
@@ -114,7 +115,9 @@ struct Setting {
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "", ahead.empty() ? "" : cat(" ahead ", ahead.size()),
-               teacher ? cat(" teacher ", name_of(teacher_type), " ", top_k, " ", int(distill)) : "",
+               teacher
+                   ? cat(" teacher ", name_of(teacher_type), " window ", teacher_window, " ", top_k, " ", int(distill))
+                   : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
                experts > 1 ? cat(" experts ", experts) : "", capacity > 0 ? cat(" capacity ", capacity) : "",
@@ -143,6 +146,7 @@ inline ModelConfig tiny(const Setting& s) {
 
 inline TeacherOptions teacher_of(const Setting& s) {
   ModelConfig m = tiny(s.teacher_type, false, 24, 40);
+  if (s.teacher_window > 0) m.sliding_window = s.teacher_window;
   m.vocab_size = s.vocab;
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return {.model = m, .top_k = s.top_k, .loss = s.distill, .temperature = 2, .ce_weight = 0.5};
