@@ -238,9 +238,10 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
   const Range factor{.low = 1, .high = 1e6};
   const Range frequency{.low = 0, .high = 1e6, .open_low = true};
   return {
-      choice<&R::rope_type>("rope_type", refused,
-                            "linear = divide positions by factor; llama3 and yarn = scale low frequencies only; "
-                            "proportional = rotate only the high-frequency pairs of a head")
+      choice<&R::rope_type>(
+          "rope_type", refused,
+          "linear = divide positions by factor; llama3 and yarn = scale low frequencies only; "
+          "proportional = rotate only the high-frequency pairs of a head, positions divided by factor")
           .required(),
       number("factor", &R::factor, factor, refused, "", "ratio of the new to the original context length"),
       number("low_freq_factor", &R::low_freq_factor, frequency, refused, "",

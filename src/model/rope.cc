@@ -43,8 +43,9 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
       return llama3_frequency(frequency, m.rope_scaling);
     case RopeType::yarn:
       return yarn_frequency(frequency, i, m);
-    case RopeType::proportional:  // pairs beyond this fraction are not rotated
-      return 2 * double(i) < m.rope_scaling.partial_rotary_factor * double(m.head_dim) ? frequency : 0;
+    case RopeType::proportional:  // pairs that are not whole within this fraction are not rotated
+      if (2 * double(i + 1) > m.rope_scaling.partial_rotary_factor * double(m.head_dim)) return 0;
+      return frequency / m.rope_scaling.factor;
   }
   return frequency;
 }

@@ -34,6 +34,8 @@ TEST(Rope, YarnMatchesTransformers) {
 TEST(Rope, ProportionalRotatesOnlyHighFrequencies) {
   expect(with({.rope_type = RopeType::proportional, .partial_rotary_factor = 0.5}), 1,
          {1.0, 0.459863298, 0.211474253, 0.0972492472, 0, 0, 0, 0});  // 500^(-i/8)
+  expect(with({.rope_type = RopeType::proportional, .factor = 2, .partial_rotary_factor = 0.3}), 1,
+         {0.5, 0.229931649, 0, 0, 0, 0, 0, 0});  // 0.3 of 8 pairs: two whole ones
 }
 
 TEST(Rope, YarnUsesItsOwnAttentionFactors) {
