@@ -120,7 +120,9 @@ void require_sense(const ExportArgs& args) {
   if (args.check.force && args.check.data.empty())
     refuse("--force overrides the limits of --check, which is not given; add --check, or leave --force out");
   std::error_code ignored;
-  if (fs::exists(fs::symlink_status(args.to, ignored))) refuse(args.to, ": exists already; give a new name");
+  for (const std::string& path : {args.to, text.imatrix})
+    if (!path.empty() && fs::exists(fs::symlink_status(path, ignored)))
+      refuse(path, ": exists already; give a new name");
 }
 
 PrunedExport pruned_by_wanda(const ExportArgs& args, const Importance& inputs) {

@@ -432,7 +432,9 @@ class GgufTest(SystemTest):
                            (["--wanda", "0.5", "--sparsegpt", "0.5", "--calibrate", "x.bin"], ["--wanda", "--sparsegpt"]),
                            (["--wanda", "0.5", "--calibrate", "x.bin", "--dtype", "nf4"], ["--wanda", "nf4"]),
                            (["--dtype", "nf4", "--format", "gguf"], ["gguf", "nf4"]),
-                           (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"])):
+                           (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"]),
+                           (["--imatrix", llama / "config.json", "--calibrate", "x.bin", "--format", "gguf", "--dtype",
+                             "q4_K_M"], ["config.json: exists already"])):
             self.refused("export", llama, "x", *more, code=USAGE, says=says)
 
     def test_exports_tokenizers(self):
