@@ -87,7 +87,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     outer_.emplace(options_.outer, model_->params(), overlaps_rounds());
   if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
   if (options_.training && options_.packed.weights)
-    states.push_back(ParamStore::sent_weight_state(options_.recipe.compute));
+    states.push_back(model_->params().sent_weight_state(options_.recipe.compute));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,
                 .shards = shards.size(),

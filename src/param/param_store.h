@@ -256,7 +256,7 @@ class ParamStore {
   void refresh_values(Ctx&);
   // For PackedTraffic::weights: the state, in the dtype of the values; and the function that copies the values to it
   // when a run begins.
-  static StateSpec sent_weight_state(DType);
+  StateSpec sent_weight_state(DType) const;
   void start_sent_weights(Ctx&);
 
   Tensor value(Param) const;

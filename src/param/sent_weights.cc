@@ -9,7 +9,16 @@
 
 namespace athanor {
 
-StateSpec ParamStore::sent_weight_state(DType compute) { return {.name = kSentWeightState, .dtype = compute}; }
+// Buffers are whole on each rank and are not sent.
+StateSpec ParamStore::sent_weight_state(DType compute) const {
+  StateSpec state{.name = kSentWeightState, .dtype = compute};
+  for (const Piece& piece : pieces()) {
+    const ParamSpec& spec = specs_[size_t(piece.param)];
+    state.pieces.push_back(!spec.frozen && !spec.buffer);
+  }
+  if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
+  return state;
+}
 
 // Calls fn(unit, its kSentWeightState) for each unit with trained weights.
 void ParamStore::for_each_sent(const auto& fn) {

@@ -77,6 +77,15 @@ TEST(PackedTraffic, ResumesBitExactly) {
   expect_exact_resume(packed(2, 2, 2, {.gradients = true, .weights = true}), {3}, 5);
 }
 
+// dots1 has the biases of its routers as buffers, for which no weights are sent.
+TEST(PackedTraffic, ModelsWithBuffersAreSavedAndResumeBitExactly) {
+  for (const int shards : {1, 2}) {
+    Setting s = packed(1, shards, 1, {.gradients = true, .weights = true});
+    s.type = ModelType::dots1, s.tied = false;
+    expect_exact_resume(s, {3}, 5);
+  }
+}
+
 // On one rank nothing is sent, and the state is there for later.
 TEST(PackedTraffic, ResumesOnOtherRanks) {
   const testing::TempDir dir;
