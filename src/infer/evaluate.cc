@@ -126,13 +126,17 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
       none.stopped = true;
       return none;
     }
-    const int64_t first = turn + rows * engine.rank(), here = std::min(rows, windows - first);
-    std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows without a window keep their old tokens
+    const int64_t first = turn + rows * engine.rank(), here = std::clamp<int64_t>(windows - first, 0, rows);
+    // Rows past the end keep the tokens of another window: a router would send equal tokens to the same experts, which
+    // may be more than their ranks have room for.
+    const int64_t filled = turn == 0 ? rows : here;
+    std::fill(batch.targets.begin(), batch.targets.end(), -1);
     try {
-      for (int64_t r = 0; r < here && broken.failure.empty(); ++r) {
-        const auto [source, window] = chosen.windows[size_t(first + r)];
+      for (int64_t r = 0; r < filled && broken.failure.empty(); ++r) {
+        const auto [source, window] = chosen.windows[size_t((first + r) % windows)];
         batch.read(r, data, data.at(source, window), options.packing);
       }
+      std::fill(batch.targets.begin() + here * data.seq_length(), batch.targets.end(), -1);
     } catch (const Error& e) {
       broken.failure = e.what();
       broken.failed_here = true;

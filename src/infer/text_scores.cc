@@ -10,16 +10,30 @@
 namespace athanor {
 namespace {
 
+// Returns tokens of the texts, one text after the other, for the places of a micro-batch without a text. A router would
+// send equal tokens to the same experts, which may be more than their ranks have room for.
+std::vector<int32_t> tokens_between(std::span<const ScoredText> texts, int64_t count) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; !texts.empty() && int64_t(tokens.size()) < count; ++i) {
+    const std::vector<int32_t>& text = texts[i % texts.size()].tokens;
+    tokens.insert(tokens.end(), text.begin(), text.end());
+  }
+  tokens.resize(size_t(count), 0);
+  return tokens;
+}
+
 // Packs texts into the rows of micro-batches, which are assigned to the ranks round-robin.
 class Packer {
  public:
-  Packer(Engine& engine, std::vector<TextScore>& scores, const ScoringOptions& options)
+  Packer(Engine& engine, std::span<const ScoredText> texts, std::vector<TextScore>& scores,
+         const ScoringOptions& options)
       : engine_(engine),
         scores_(scores),
         options_(options),
         rows_(engine.options().micro_batch_size),
         t_(engine.options().seq_length),
         most_(engine.options().documents_per_sequence),
+        between_(tokens_between(texts, rows_ * t_)),
         batch_(make_batch()),
         own_(make_batch()) {}
 
@@ -64,9 +78,9 @@ class Packer {
     clear(packed);
     return packed;
   }
-  static void clear(Packed& packed) {
+  void clear(Packed& packed) const {
     packed.places.clear();
-    std::fill(packed.batch.tokens.begin(), packed.batch.tokens.end(), 0);
+    packed.batch.tokens = between_;
     std::fill(packed.batch.targets.begin(), packed.batch.targets.end(), -1);
     std::fill(packed.batch.documents.begin(), packed.batch.documents.end(), Document{});
   }
@@ -110,6 +124,7 @@ class Packer {
   const ScoringOptions& options_;
   bool stopped_ = false;
   const int64_t rows_, t_, most_;
+  const std::vector<int32_t> between_;
   Packed batch_, own_;  // being filled; this rank's batch of the round
   int turn_ = 0;        // rank whose micro-batch is being filled
   int64_t row_ = 0, at_ = 0, in_row_ = 0;
@@ -119,7 +134,7 @@ class Packer {
 
 std::vector<TextScore> score_texts(Engine& engine, std::span<const ScoredText> texts, const ScoringOptions& options) {
   std::vector<TextScore> scores(texts.size());
-  Packer packer(engine, scores, options);
+  Packer packer(engine, texts, scores, options);
   for (size_t i = 0; i < texts.size() && !packer.stopped(); ++i) packer.add(i, texts[i]);
   if (!packer.stopped()) packer.finish();
   engine.set_documents({}, {});
