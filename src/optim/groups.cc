@@ -94,7 +94,8 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
   std::vector<int> groups(pieces.size(), -1);
   std::vector<bool> fitting(options.groups.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const Role role = params.specs()[size_t(pieces[i].param)].role;
+    const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
+    const Role role = spec.role;
     for (size_t g = 0; g < options.groups.size(); ++g) {
       if (!fits(options.groups[g], pieces[i].slice->name, role)) continue;
       fitting[g] = true;
@@ -102,7 +103,8 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
     }
     const RuleOptions rule = rule_options(options, groups[i]);
     const std::string where = groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]");
-    if (takes_matrices(rule.rule) && role != Role::matrix)
+    const bool constant = !spec.trainable || (groups[i] >= 0 && options.groups[size_t(groups[i])].frozen);
+    if (takes_matrices(rule.rule) && role != Role::matrix && !constant)
       throw Error(cat(where, ": ", kRuleNames[size_t(rule.rule)], " updates matrices of hidden layers; ",
                       pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
                       ": set another optimizer for it in param_groups"),

@@ -336,6 +336,8 @@ TEST(Groups, InvalidGroupsAreRefusedByName) {
   EXPECT_EQ(refusal(o),
             "param_groups[0]: muon updates matrices of hidden layers; norm.weight is a vector: set another optimizer "
             "for it in param_groups");
+  o.groups.front().frozen = true;
+  EXPECT_EQ(refusal(o), "") << "it updates nothing";
   o.groups.clear();
   for (int i = 0; i < 9; ++i) o.groups.push_back({.match = cat("part", i), .beta2 = 0.9 + 0.01 * i});
   ParamSpec parts{.name = "parts", .shape = {9, 4}, .role = Role::matrix};
