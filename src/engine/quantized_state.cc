@@ -193,6 +193,8 @@ void QuantizedState::end_step(Ctx& c, Tensor step_state) const {
   if (step_amax_) {
     c.all_reduce(c.mesh.data_parallel(), step_amax_, Reduce::max);
     c.tensor_sum(step_amax_, Reduce::max);
+    // The first stage also has the history of a head that is tied to its embedding, and saves it.
+    if (params_.stages().tied >= 0) c.all_reduce(c.mesh.stages(), step_amax_, Reduce::max);
   }
   scale(c, step_state);
   c.quantization = collect();

@@ -87,6 +87,19 @@ TEST(PipelineCheckpoint, AnyMeshResumesFromAnyOther) {
   expect_any_grid_continues_from_any_other(ModelType::dots1);  // router biases are on every stage
 }
 
+// The first stage saves what belongs to a tied table, and the last one has the amax of the head.
+TEST(PipelineCheckpoint, TiedHeadKeepsItsAmaxHistory) {
+  Setting s = grid(2, 1);
+  s.of.precision = "fp8_delayed", s.of.high_head = false, s.of.intermediate = 32;
+  const testing::TempDir dir;
+  const std::vector<double> want = run_part(s, "", 0, 4, dir / "whole");
+  run_part(s, "", 0, 2, dir / "part");
+  const std::vector<double> got = run_part(s, cat(dir / "part", "/", step_folder(2)), 2, 4, dir / "then");
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got[i], want[2 + i]) << i;
+  EXPECT_EQ(ranks::tensors_of(cat(dir / "then", "/", step_folder(4))),
+            ranks::tensors_of(cat(dir / "whole", "/", step_folder(4))));
+}
+
 // With local updates, each worker may be a pipeline, and resume as a single rank.
 TEST(PipelineCheckpoint, WorkersMayBePipelines) {
   const auto workers = [](int stages) {
