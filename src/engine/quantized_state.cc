@@ -95,7 +95,10 @@ bool QuantizedState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh
                                          : how == Shared::by_outputs;
   // Each rank counts its own shard of a weight that is gathered quantized.
   const bool other_rows = matrix != Matrix::w || params_.has_quantized(weight);
-  return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
+  // The first stage quantizes a tied table, too.
+  const StageUnits& stages = params_.stages();
+  const bool reads = params_.spec(weight).unit != stages.tied || stages.stage == stages.head;
+  return reads && (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }
 
 void QuantizedState::quantize_weights(Ctx& c) const {

@@ -259,6 +259,34 @@ TEST(Pipeline, OtherParallelAxesMatchOneRank) {
   }
 }
 
+// Both stages that have a tied table quantize it; the head's stage reads the result.
+TEST(Pipeline, QuantizedValuesOfATiedHeadCountOnce) {
+  const auto values = [](int stages) {
+    Setting s = small(stages, 4);
+    s.of.precision = "fp8_tensorwise", s.of.high_head = false, s.of.tied = true, s.of.intermediate = 32;
+    double count = 0;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), mesh_of(s));
+      EngineOptions o = options_of(s);
+      o.quantized = true;
+      Engine engine(model_of(s), o, {*cpu.device, *cpu.ops, mesh, nullptr, &mesh.world()});
+      engine.commit();
+      engine.init_weights();
+      ranks::accumulate(engine, 0);
+      engine.finish_step();
+      const std::vector<QuantizedOperand> found = engine.take_quantized();
+      if (mesh.world().rank() > 0) return;
+      for (const QuantizedOperand& q : found)
+        if (q.parameter.id == engine.model().head().id && q.operand == Operand::forward_w) count = q.statistics.values;
+    });
+    return count;
+  };
+  const double one = values(1);
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(values(2), one);
+}
+
 // A stage's plan is what it allocates; a frame of activations for each micro-batch under way, and no other stage's
 // weights.
 TEST(Pipeline, PlansHoldActivationsOfInFlightMicroBatches) {
