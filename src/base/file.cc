@@ -100,7 +100,23 @@ void sync_fd(const Fd& file, const std::string& path) {
   throw_io("creating", path, error);
 }
 
+// Refuses folders and devices: renaming a file over /dev/null or /dev/stdout would take it from the whole system.
+void require_replaceable(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return;  // creating the temporary file reports what is wrong
+  if (S_ISDIR(info.st_mode)) throw_io("creating", path, EISDIR);
+  std::error_code error;
+  const bool leads_to_proc =  // as /dev/stdout does
+      S_ISLNK(info.st_mode) && std::filesystem::read_symlink(path, error).native().starts_with("/proc/");
+  if (leads_to_proc || S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))
+    throw Error(cat("creating ", path,
+                    ": expected a regular file or a new name, found a device, which the file would replace: choose "
+                    "another name"),
+                Exit::usage);
+}
+
 OutputFile open_tmp_for(const std::string& path) {
+  require_replaceable(path);
   const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
   // A crashed process with the same id may have left a file of this name: try the next number.
   for (int k = 0;; ++k) {

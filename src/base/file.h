@@ -98,7 +98,8 @@ class OutputFile {
 };
 
 // Replaces a file atomically: readers and crashes see the old or the new content, never a mixture. Without commit() the
-// old content stays. Replaces a symbolic link at `path` instead of following it.
+// old content stays. Replaces a symbolic link at `path` instead of following it. A folder or device at
+// `path` is an Error, also a link into /proc, as /dev/stdout is.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -138,6 +139,17 @@ TEST_F(File, AtomicFilesToOnePathDoNotDisturbEachOther) {
   b.commit();
   EXPECT_EQ(read_file(at("x"), 100), "from b, longer");
   EXPECT_EQ(count(), 1);
+}
+
+TEST_F(File, AtomicFileReplacesNeitherFoldersNorDevices) {
+  EXPECT_ERROR(write_file(dir, "x"), dir, "expected a file, found a folder");
+  fs::create_symlink("/proc/self/fd/1", at("stdout"));  // as /dev/stdout is
+  EXPECT_ERROR(write_file(at("stdout"), "x"), at("stdout"), "expected a regular file or a new name", "a device");
+  EXPECT_TRUE(fs::is_symlink(at("stdout")));
+  EXPECT_EQ(count(), 1);
+  if (mknod(at("null").c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) return;  // needs root
+  EXPECT_ERROR(write_file(at("null"), "x"), at("null"), "a device", "another name");
+  EXPECT_TRUE(fs::is_character_file(at("null")));
 }
 
 TEST_F(File, ConcurrentReadersNeverSeeAMixture) {
