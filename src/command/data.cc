@@ -17,11 +17,12 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
   verb.add_option("--tokenizer", args->tokenizer,
                   "tokenizer file or folder; default: the descriptor next to the shards, if any");
   verb.add_option("--vocab-size", args->vocab_size,
-                  "upper bound of token ids; default: the tokenizer's vocabulary size");
+                  "upper bound of token ids; default: the tokenizer's vocabulary size")
+      .check(positive());
   if (report == data_info) {
-    verb.add_option("--eod-id", args->eod_id, "end-of-document token; default: the tokenizer's");
+    verb.add_option("--eod-id", args->eod_id, "end-of-document token; default: the tokenizer's").check(non_negative());
     verb.add_flag("--ngram", args->ngram, "also report losses of n-gram models, a baseline for training");
-    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to evaluate the n-gram models on");
+    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to evaluate the n-gram models on").needs("--ngram");
   }
   verb.on_chosen([&cli, args, report] {
     cli.action = [args, report] {
