@@ -60,8 +60,10 @@ TeacherOptions cached_options(const Config& c) {
 
 TeacherOptions model_options(const Config& c) {
   return with_context("distillation.teacher", [&] {
-    if (!is_gguf_file(c.teacher)) require_folder(c.teacher);
-    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value for the folder of a run
+    const bool file = is_gguf_file(c.teacher);
+    if (!file) require_folder(c.teacher);
+    const auto newest =  // has a value for the folder of a run
+        file ? std::nullopt : newest_valid(c.teacher, nullptr, verify_sizes);
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
                        ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
