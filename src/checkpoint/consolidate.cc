@@ -27,6 +27,13 @@ CheckpointTensor tensor_of(const std::string& name, const WeightFiles::Place& pl
 std::string consolidate_checkpoint(const std::string& folder, const std::string& root) {
   const Verification from = verify_checkpoint(folder, Depth::checksums);
   if (!from.ok) throw Error(cat(folder, ": damaged: ", from.problem));
+  // The checkpoint written last is the newest of a folder: a run would return to this step.
+  for (const CheckpointInfo& there : list_checkpoints(root))
+    if (there.step >= from.manifest.step)
+      throw Error(cat("checkpoint consolidate: ", root, " has ", step_folder(there.step),
+                      " already, and a run would go back from it to step ", from.manifest.step,
+                      ": give another save folder"),
+                  Exit::usage);
   const RunLock lock(root);
   CheckpointWriter writer(lock, from.manifest.step,
                           {.program_version = from.manifest.program_version,

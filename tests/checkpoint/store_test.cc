@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 
+#include "checkpoint/consolidate.h"
 #include "checkpoint/printable.h"
 #include "tests/checkpoint/faults.h"
 #include "tests/checkpoint/sample_run.h"
@@ -481,6 +482,23 @@ TEST_F(Store, DiskFullDuringASaveKeepsExistingCheckpoints) {
   const RunLock lock(root);
   save_sample(lock, 2);  // the run can continue once there is space
   EXPECT_EQ(newest_valid(root)->step, 2);
+}
+
+// The checkpoint written last is the newest of a folder: one joined into its own run's folder would take the run back.
+TEST_F(Store, ConsolidationNeverTakesARunBack) {
+  {
+    const RunLock lock(root);
+    save_sample(lock, 10);
+    save_sample(lock, 20);
+  }
+  for (const int64_t n : {10, 20})
+    EXPECT_ERROR(consolidate_checkpoint(step(n), root), root, step_folder(n), "already", "another save folder");
+  EXPECT_EQ(newest_valid(root)->step, 20);
+  const std::string joined = at("joined");
+  EXPECT_EQ(consolidate_checkpoint(step(10), joined), cat(joined, "/", step_folder(10)));
+  EXPECT_EQ(consolidate_checkpoint(step(20), joined), cat(joined, "/", step_folder(20)));
+  EXPECT_ERROR(consolidate_checkpoint(step(10), joined), joined, "already");
+  EXPECT_EQ(newest_valid(joined)->step, 20);
 }
 
 // tests/checkpoint/golden holds sample step 3 as written by format version 1. It is never rewritten: old checkpoints
