@@ -194,6 +194,9 @@ void report(Engine& engine, const std::vector<EvalTask>& tasks, nlohmann::ordere
 Exit eval(const EvalArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   Config config = config_of(args, from);
+  if (!args.scores.empty() && config.multiple_choice_data.empty())
+    throw Error("eval: --scores writes the scores of multiple-choice questions, and there are none: give --choices",
+                Exit::usage);
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   const InferenceWeights weights = inference_weights(args.weights, machine);
   std::optional<Dataset> data;
@@ -256,7 +259,8 @@ void add_eval(Cli& cli) {
                   "JSON list of few-shot tasks (data/README.md): accuracy of each, and the mean");
   verb.add_option("--max-items", args->max_items, "tasks: evaluate only this many items of each; 0: all")
       .show_default()
-      .check(non_negative());
+      .check(non_negative())
+      .needs("--tasks");
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
   add_weights_option(verb, args->weights);

@@ -38,6 +38,8 @@ std::vector<std::string> dtype_names() {
   return names;
 }
 
+std::vector<std::string> format_names() { return {"hf", "gguf", "compressed-tensors", "gptq", "peft"}; }
+
 // "same" takes the dtype of the token embedding.
 GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
   if (const auto mixture = mixture_named(args.dtype)) return *mixture;
@@ -101,7 +103,10 @@ void require_sense(const ExportArgs& args) {
     std::string have;
     for (const std::string& dtype : dtype_names())
       if (has_type(args.format, dtype)) have += (have.empty() ? "" : ", ") + dtype;
-    refuse("--format ", args.format, " has no --dtype ", args.dtype, "; it has ", have);
+    std::string formats;
+    for (const std::string& format : format_names())
+      if (has_type(format, args.dtype)) formats += cat(formats.empty() ? "; take --format " : " or ", format);
+    refuse("--format ", args.format, " has no --dtype ", args.dtype, "; it has ", have, formats);
   }
   const bool mixture = args.format == "gguf" && mixture_named(args.dtype), gptq = args.format == "gptq";
   const CalibrationArgs& text = args.calibration;
@@ -117,8 +122,8 @@ void require_sense(const ExportArgs& args) {
   if (args.act_order && !gptq) refuse("--act-order works only with --format gptq; leave it out");
   if (!args.check.data.empty() && args.format == "peft")
     refuse("--check compares whole models, and --format peft writes only adapters; leave --check out");
-  if (args.check.force && args.check.data.empty())
-    refuse("--force overrides the limits of --check, which is not given; add --check, or leave --force out");
+  if (args.group_size != ExportArgs{}.group_size && !int_bits_named(args.dtype))
+    refuse("--group-size works only with --dtype w4a16 and w8a16, got ", args.dtype, "; leave it out");
   std::error_code ignored;
   for (const std::string& path : {args.to, text.imatrix})
     if (!path.empty() && fs::exists(fs::symlink_status(path, ignored)))
@@ -218,7 +223,8 @@ void add_text_options(Verb& verb, ExportArgs& args) {
   verb.add_option("--calibrate-samples", args.calibration.samples,
                   "maximum number of windows of 512 tokens, spread over the data; 0: all")
       .show_default()
-      .check(non_negative());
+      .check(non_negative())
+      .needs("--calibrate");
   verb.add_option("--imatrix", args.calibration.imatrix,
                   "write the importance matrix to this file, in llama.cpp's format");
   verb.add_option("--check", args.check.data,
@@ -226,14 +232,19 @@ void add_text_options(Verb& verb, ExportArgs& args) {
                   "limit is exceeded");
   verb.add_option("--check-samples", args.check.samples, "maximum number of windows of 512 tokens; 0: all")
       .show_default()
-      .check(non_negative());
-  verb.add_option("--max-kl", args.check.max_kl, "limit of KL(original || written), nats per token").show_default();
+      .check(non_negative())
+      .needs("--check");
+  verb.add_option("--max-kl", args.check.max_kl, "limit of KL(original || written), nats per token")
+      .show_default()
+      .needs("--check");
   verb.add_option("--min-same-top", args.check.min_same_top, "minimum fraction of tokens with the same top prediction")
-      .show_default();
+      .show_default()
+      .needs("--check");
   verb.add_option("--max-loss-increase", args.check.max_loss_increase, "maximum increase of the loss, nats per token")
-      .show_default();
-  verb.add_flag("--force", args.check.force, "write the export even if a limit is exceeded");
-  verb.add_flag("--json", args.check.json, "print the table of --check as one JSON object");
+      .show_default()
+      .needs("--check");
+  verb.add_flag("--force", args.check.force, "write the export even if a limit is exceeded").needs("--check");
+  verb.add_flag("--json", args.check.json, "print the table of --check as one JSON object").needs("--check");
 }
 
 }  // namespace
@@ -249,14 +260,15 @@ void add_export(Cli& cli) {
           "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts); peft: a folder with "
           "the adapters of a run with lora.rank, which all others merge into the weights")
       .show_default()
-      .check(one_of({"hf", "gguf", "compressed-tensors", "gptq", "peft"}));
+      .check(one_of(format_names()));
   verb.add_flag("--average,--ema", args->averages,
                 "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
   verb.add_option("--dtype", args->dtype,
                   "same = as stored; f32, bf16, f16; gguf: also llama.cpp's quantized types and mixtures, such as q8_0 "
-                  "or q4_K_M; hf: also FP8 with a scale per tensor, channel or 128 x 128 block, bitsandbytes NF4 with "
-                  "or without double quantization (nf4, nf4_single), and 4- or 8-bit integers with a scale per group "
-                  "of a row (w4a16, w8a16: compressed-tensors), the rest in bf16")
+                  "or q4_K_M; hf: also FP8 with a scale per tensor, channel or 128 x 128 block (fp8_tensor, "
+                  "fp8_channel, fp8_block) and bitsandbytes NF4 with or without double quantization (nf4, nf4_single), "
+                  "the rest in bf16; compressed-tensors: fp8_tensor, fp8_channel, and like gptq 4- or 8-bit integers "
+                  "with a scale per group of a row (w4a16, w8a16)")
       .show_default()
       .check(one_of(dtype_names()));
   verb.add_option("--max-shard-size", args->max_shard_bytes,

@@ -63,6 +63,13 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   };
   expect_refused(sample("--max-tokens", "0"), {"--max-tokens: expected a number above 0, got 0"});
   expect_refused({"eval", "x", "--samples", "-1"}, {"--samples: expected", "got -1"});
+  for (const char* flag : {"--max-kl", "--max-loss-increase", "--min-same-top", "--check-samples"})
+    expect_refused({"export", "x", "y", flag, "1"}, {flag, " requires --check"});
+  expect_refused({"export", "x", "y", "--calibrate-samples", "1"}, {" requires --calibrate"});
+  expect_refused({"export", "x", "y", "--group-size", "32"}, {"--group-size is for --dtype w4a16"});
+  expect_refused({"export", "x", "y", "--dtype", "w4a16"}, {"; take --format compressed-tensors or gptq"});
+  expect_refused({"eval", "x", "--max-items", "1"}, {" requires --tasks"});
+  expect_refused({"data", "info", "x", "--ngram-valid", "y"}, {" requires --ngram"});
   expect_refused({"data", "info", "x", "--vocab-size", "-3"}, {"--vocab-size: expected", "got -3"});
   expect_refused({"data", "verify", "x", "--vocab-size", "0"}, {"--vocab-size: expected", "got 0"});
   expect_refused({"data", "info", "x", "--eod-id", "-7"}, {"--eod-id: expected", "got -7"});

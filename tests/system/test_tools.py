@@ -168,6 +168,8 @@ class EvalTest(TrainedTest):
         (self.maker.folder / "bad.jsonl").write_text('{"context": "x"}\n')
         done = self.run_program("eval", "run/step-00000300", "--choices", "bad.jsonl", code=USAGE)
         self.assertIn("bad.jsonl: line 1", done.err)
+        done = self.run_program("eval", "run/step-00000300", "--scores", "none.jsonl", code=USAGE)
+        self.assertIn("give --choices", done.err)
 
     def test_choice_scores_match_transformers(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
