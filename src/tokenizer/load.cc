@@ -309,9 +309,20 @@ Opened open_plain(const std::string& path, const TokenizerOptions& options) {
   return {std::move(parts), std::move(d), std::move(files)};
 }
 
+// Refuses options of a tokenizer that fixes these settings itself, since they would have no effect.
+void require_no_options(const TokenizerOptions& o, const std::string& tokenizer) {
+  const char* given = !o.split.empty()            ? "--split"
+                      : !o.special_tokens.empty() ? "--special-token"
+                      : !o.eod.empty()            ? "--eod"
+                                                  : nullptr;
+  if (given) throw Error(cat("tokenizer: ", given, " has no effect on ", tokenizer, "; leave it out"), Exit::usage);
+}
+
 // Opens a descriptor or another tokenizer file.
 Opened open_tokenizer(const std::string& file, const TokenizerOptions& options) {
-  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
+  if (fs::path(file).filename() != kTokenizerFile) return open_plain(file, options);
+  require_no_options(options, cat("the descriptor ", file, ", which records the settings of its tokenizer"));
+  return open_described(file);
 }
 
 std::string file_at(const std::string& path) {
@@ -322,7 +333,10 @@ std::string file_at(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
-  if (options.source == "byte") return std::make_unique<ByteTokenizer>();
+  if (options.source == "byte") {
+    require_no_options(options, "the tokenizer byte, whose only special token ends a document");
+    return std::make_unique<ByteTokenizer>();
+  }
   std::error_code ignored;
   if (!fs::exists(options.source, ignored))
     throw Error(cat("tokenizer: expected \"byte\" or the path of a tokenizer file or folder, got \"", options.source,

@@ -132,6 +132,17 @@ TEST(Load, DescriptorRestoresFilesAndSettings) {
   }
 }
 
+TEST(Load, OptionsWithoutEffectAreRefused) {
+  TempDir dir;
+  write_tokenizer(*make_tokenizer({.source = kFixtures + "gpt2"}), dir / "out");
+  for (const std::string& source : {std::string("byte"), std::string(dir / "out")}) {
+    expect_parts(error_of([&] { make_tokenizer({.source = source, .split = "gpt2"}); }), {"--split", "no effect"});
+    expect_parts(error_of([&] { make_tokenizer({.source = source, .eod = "x"}); }), {"--eod", "no effect"});
+    expect_parts(error_of([&] { make_tokenizer({.source = source, .special_tokens = {"x=1"}}); }),
+                 {"--special-token", "no effect"});
+  }
+}
+
 TEST(Load, FindsTheTokenizerAndEosOfModelFolders) {
   TempDir dir;
   expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {dir.path(), "no tokenizer", "tokenizer.json"});
