@@ -30,10 +30,10 @@ std::string consolidate_checkpoint(const std::string& folder, const std::string&
   // The checkpoint written last is the newest of a folder: a run would return to this step.
   for (const CheckpointInfo& there : list_checkpoints(root))
     if (there.step >= from.manifest.step)
-      throw Error(cat("checkpoint consolidate: ", root, " has ", step_folder(there.step),
-                      " already, and a run would go back from it to step ", from.manifest.step,
-                      ": give another save folder"),
-                  Exit::usage);
+      throw Error(
+          cat("checkpoint consolidate: ", root, " has ", step_folder(there.step),
+              " already, and a run would go back from it to step ", from.manifest.step, ": give another save folder"),
+          Exit::usage);
   const RunLock lock(root);
   CheckpointWriter writer(lock, from.manifest.step,
                           {.program_version = from.manifest.program_version,

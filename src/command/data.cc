@@ -22,7 +22,8 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
   if (report == data_info) {
     verb.add_option("--eod-id", args->eod_id, "end-of-document token; default: the tokenizer's").check(non_negative());
     verb.add_flag("--ngram", args->ngram, "also report losses of n-gram models, a baseline for training");
-    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to evaluate the n-gram models on").needs("--ngram");
+    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to evaluate the n-gram models on")
+        .needs("--ngram");
   }
   verb.on_chosen([&cli, args, report] {
     cli.action = [args, report] {

@@ -91,6 +91,16 @@ void add_chat_options(Verb verb, TokenizeArgs& o) {
 }
 
 Exit run_chats(const TokenizeArgs& o) {
+  const TokenizeOptions usual;
+  const char* other = o.tokenizer.allow_special                ? "--allow-special"
+                      : o.output_format != usual.output_format ? "--output-format"
+                      : o.shard_tokens != usual.shard_tokens   ? "--shard-tokens"
+                      : !o.documents.separator.empty()         ? "--separator"
+                      : o.documents.key != usual.documents.key ? "--key"
+                                                               : nullptr;
+  if (other)
+    throw Error(cat("tokenize: ", other, " has no effect on conversations (--chat-template); leave it out"),
+                Exit::usage);
   const ChatOptions options{.inputs = o.documents.inputs,
                             .output_prefix = o.output_prefix,
                             .tokenizer = o.tokenizer,

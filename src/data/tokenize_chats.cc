@@ -29,10 +29,12 @@ struct ChatSample {
 // User text is encoded without special tokens, whatever it contains; only the template produces special tokens.
 class ChatEncoder {
  public:
-  explicit ChatEncoder(const TokenizerOptions& options) : plain_(make_tokenizer(options)) {
-    TokenizerOptions with_special = options;
-    with_special.allow_special = true;
-    special_ = make_tokenizer(with_special);
+  explicit ChatEncoder(TokenizerOptions options) {
+    options.allow_special = true;
+    special_ = make_tokenizer(options);
+    options.allow_special = false;
+    options.forbid_special = true;
+    plain_ = make_tokenizer(options);
     encoder_ = plain_->encoder();
   }
   const Tokenizer& tokenizer() const { return *plain_; }

@@ -322,7 +322,9 @@ void require_no_options(const TokenizerOptions& o, const std::string& tokenizer)
 Opened open_tokenizer(const std::string& file, const TokenizerOptions& options) {
   if (fs::path(file).filename() != kTokenizerFile) return open_plain(file, options);
   require_no_options(options, cat("the descriptor ", file, ", which records the settings of its tokenizer"));
-  return open_described(file);
+  Opened opened = open_described(file);
+  opened.d.allow_special = (opened.d.allow_special || options.allow_special) && !options.forbid_special;
+  return opened;
 }
 
 std::string file_at(const std::string& path) {

@@ -17,6 +17,7 @@ struct TokenizerOptions {
   std::vector<std::string> special_tokens;  // rank files: TEXT=ID
   bool allow_special = false;               // special tokens that occur in a text are encoded as such, not as ordinary
                                             // text
+  bool forbid_special = false;              // not even if a descriptor says so
 };
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);

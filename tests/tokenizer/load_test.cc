@@ -132,6 +132,19 @@ TEST(Load, DescriptorRestoresFilesAndSettings) {
   }
 }
 
+// Conversations are tokenized with both: the template's text has special tokens, the user's has none.
+TEST(Load, OptionsAllowAndForbidTheSpecialTokensOfADescriptor) {
+  TempDir dir;
+  const std::string eod = "<|endoftext|>";
+  write_tokenizer(*make_tokenizer({.source = kFixtures + "gpt2"}), dir / "plain");
+  EXPECT_GT(make_tokenizer({.source = dir / "plain"})->encode(eod).size(), 1u);
+  const auto allowed = make_tokenizer({.source = dir / "plain", .allow_special = true});
+  EXPECT_EQ(allowed->encode(eod), std::vector<int32_t>{allowed->eod_id()});
+  write_tokenizer(*allowed, dir / "allowed");
+  EXPECT_EQ(make_tokenizer({.source = dir / "allowed"})->encode(eod).size(), 1u);
+  EXPECT_GT(make_tokenizer({.source = dir / "allowed", .forbid_special = true})->encode(eod).size(), 1u);
+}
+
 TEST(Load, OptionsWithoutEffectAreRefused) {
   TempDir dir;
   write_tokenizer(*make_tokenizer({.source = kFixtures + "gpt2"}), dir / "out");
