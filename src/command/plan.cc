@@ -393,6 +393,8 @@ void add_plan(Cli& cli) {
       }
       if (args->search.search && args->many.ranks <= 0)
         usage_error("plan", "--search: needs the number of GPUs; give --ranks of at least 1");
+      if (args->search.json && args->many.ranks == 0)
+        usage_error("plan", "--json: needs one number of ranks, and --ranks 0 prints a table; give --ranks 1 or more");
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
       const SearchArgs& search = args->search;
