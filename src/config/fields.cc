@@ -106,7 +106,8 @@ std::string read_string(const Json& value, const std::string& path) {
 }
 
 std::string read_path(const Json& value, const std::string& path) {
-  return with_context(cat(value.where, ": ", path), [&] { return expand_home(read_string(value, path)); });
+  const std::string text = read_string(value, path);
+  return with_context(cat(value.where, ": ", path), [&] { return expand_home(text); });
 }
 
 int64_t read_integer(const Json& value, const std::string& path, const Range& range, const Word& word) {

@@ -61,7 +61,9 @@ TEST(Parse, WrongTypesSayWhatWasExpected) {
   expect_parts(wrong("\"weight_decay\": \"0.1\""), {"weight_decay: expected a number >= 0", "the string"});
   expect_parts(wrong("\"logging\": {\"tensorboard\": 1}"), {"tensorboard: expected true or false, got 1"});
   expect_parts(wrong("\"save\": 3"), {"save: expected a string, got 3"});
-  expect_parts(wrong("\"save\": \"a\\u0000b\""), {"save", "zero byte"});
+  const std::string zero_byte = wrong("\"save\": \"a\\u0000b\"");
+  expect_parts(zero_byte, {"save", "zero byte"});
+  EXPECT_EQ(zero_byte.find("save: "), zero_byte.rfind("save: ")) << "named once: " << zero_byte;
   expect_parts(wrong("\"precision\": \"bf61\""), {"fp32, tf32, bf16, fp16", "did you mean \"bf16\"?"});
   expect_parts(wrong("\"micro_batch_size\": \"autp\""), {"micro_batch_size", "or \"auto\""});
   expect_parts(wrong("\"valid_data\": 3"), {"valid_data: expected an object, got 3"});
