@@ -208,7 +208,12 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
             .context = context,
             .tensor = tensor,
             .experts = experts};
-  const int64_t shards = shares_out && c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
+  const bool shards_given = shares_out && c.data_parallel_shard_size > 0;
+  const int64_t shards = shards_given ? c.data_parallel_shard_size : groups / replicas;
+  if (!shards_given && together == 1 && ranks % replicas != 0)
+    throw Error(cat("data_parallel_replicate_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
+                    " started, expected a multiple of ", replicas, "; start another number, or set it to 1"),
+                Exit::usage);
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
                     stages > 1 ? cat(", times pipeline_parallel_size ", stages, ",") : "",

@@ -58,6 +58,12 @@ TEST(MeshSizes, DivideRanksAsConfigured) {
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
   config.data_parallel_replicate_size = 2;
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 2, .shards = 3}));
+  try {
+    mesh_sizes(config, 1);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("1 rank was started, expected a multiple of 2"), std::string::npos) << e.what();
+  }
   config.data_parallel_shard_size = 4;
   EXPECT_EQ(mesh_sizes(config, 8), (MeshSizes{.copies = 2, .shards = 4}));
   try {
