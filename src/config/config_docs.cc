@@ -90,7 +90,8 @@ std::string developer_reference() {
 
 std::string config_reference() {
   std::string text =
-      "A key that is not listed here is an error. *On resume* says what happens when a run goes on from a checkpoint\n"
+      "A key that is listed neither here nor in docs/contributing.md (options for developers) is an error.\n"
+      "*On resume* says what happens when a run goes on from a checkpoint\n"
       "that was written with another value: *free* = nothing, *notice* = it is logged, *refused* = the run stops, "
       "because\n"
       "it would not be the same run. In paths, `~/` is the home folder. A key with a dot is in the object before the "
