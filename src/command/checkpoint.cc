@@ -50,6 +50,16 @@ void add_list(Cli& cli, Verb parent) {
   });
 }
 
+// Refuses a run's folder where one of its checkpoints is expected, which would otherwise be called damaged.
+void require_checkpoint(const std::string& folder) {
+  require_folder(folder);
+  const auto all = list_checkpoints(folder);
+  if (!all.empty())
+    throw Error(
+        cat(folder, ": expected a checkpoint, found the folder of a run: take one in it, such as ", all.back().path),
+        Exit::usage);
+}
+
 void add_inspect(Cli& cli, Verb parent) {
   struct Args {
     std::string folder;
@@ -61,7 +71,7 @@ void add_inspect(Cli& cli, Verb parent) {
   verb.add_flag("--zeros", args->zeros, "read all tensors and print their fraction of zeros");
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
-      require_folder(args->folder);
+      require_checkpoint(args->folder);
       std::fputs(inspect_checkpoint(args->folder, args->zeros).c_str(), stdout);
       return Exit::done;
     };
@@ -69,7 +79,7 @@ void add_inspect(Cli& cli, Verb parent) {
 }
 
 Exit verify(const std::string& folder) {
-  require_folder(folder);
+  require_checkpoint(folder);
   const Verification v = verify_checkpoint(folder, Depth::checksums);
   if (!v.ok) throw Error(cat(folder, ": damaged: ", v.problem));
   std::printf("%s: all checksums agree (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),
@@ -88,6 +98,7 @@ void add_consolidate(Cli& cli, Verb parent) {
   verb.add_option("save", args->to, "save folder to write to; a run can resume from it").required();
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
+      require_checkpoint(args->from);
       std::printf("%s\n", consolidate_checkpoint(args->from, args->to).c_str());
       return Exit::done;
     };

@@ -281,6 +281,7 @@ class CheckpointTest(TrainedTest):
         self.assertIn("step-00000300", self.run_program("checkpoint", "list", "run").out)
         self.assertIn("model.safetensors", self.run_program("checkpoint", "inspect", "run/step-00000300").out)
         self.assertIn("all checksums agree", self.run_program("checkpoint", "verify", "run/step-00000300").out)
+        self.assertIn("such as run/step-00000300", self.run_program("checkpoint", "verify", "run", code=USAGE).err)
 
     def test_listing_a_folder_without_checkpoints_is_an_error(self):
         self.assertIn("data", self.run_program("checkpoint", "list", "data", code=ERROR).err)
