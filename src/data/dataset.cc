@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/glob.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {
@@ -139,6 +141,14 @@ void Dataset::reorder(const FillInTheMiddle& fim) {
                     "fim.rate to 0, or leave the mask out"),
                 Exit::usage);
   fim_ = fim;
+}
+
+std::string Dataset::first_of_other_tokenizer(const std::string& shard) const {
+  std::set<std::string> seen;
+  for (const Source& source : sources_)
+    for (const TokenFile& own : source.shards)
+      if (seen.insert(parent_dir(own.path())).second && !same_tokenizer(own.path(), shard)) return own.path();
+  return "";
 }
 
 void Dataset::count_windows() {

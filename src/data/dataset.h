@@ -69,6 +69,8 @@ class Dataset {
   bool has_loss_mask() const;         // true if any shard has one
   // Path of a shard of `other` that is also in this data set, compared by size and first and last 64 KiB; "" if none.
   std::string first_shared_shard(const Dataset& other) const;
+  // Path of a shard whose folder has another tokenizer than that of `shard`; "" if none.
+  std::string first_of_other_tokenizer(const std::string& shard) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
   // 32 hex digits: a hash of all that the first `samples` samples depend on: base names, sizes, first and last 64 KiB

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -372,6 +374,22 @@ std::vector<TokenizerFile> tokenizer_files_of(const std::string& shard_path) {
   for (const std::string& name : parse_descriptor(files[0].content, path).files)
     files.push_back(read_source(joined(folder, name.c_str())));
   return files;
+}
+
+bool same_tokenizer(const std::string& shard_path, const std::string& other_path) {
+  const auto descriptor_of = [](const std::string& shard) -> std::optional<Descriptor> {
+    const std::string path = joined(parent_dir(shard), kTokenizerFile);
+    try {
+      if (is_file(path)) return parse_descriptor(read_file(path, kMaxDescriptor), path);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): whoever needs the tokenizer reports it
+    }
+    return std::nullopt;
+  };
+  const auto a = descriptor_of(shard_path), b = descriptor_of(other_path);
+  const auto identity = [](const Descriptor& d) {
+    return std::tie(d.type, d.vocab_size, d.eod_id, d.fingerprint, d.split, d.special_tokens);
+  };
+  return !a || !b || identity(*a) == identity(*b);
 }
 
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {

@@ -40,6 +40,9 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path);
 // The descriptor in the folder of a shard and the files that it names, unparsed; empty if there is none.
 std::vector<TokenizerFile> tokenizer_files_of(const std::string& shard_path);
 
+// True if the descriptors in the folders of two shards name one tokenizer, or one of them is missing or unreadable.
+bool same_tokenizer(const std::string& shard_path, const std::string& other_path);
+
 // Writes the descriptor and its files into a folder, each atomically, the descriptor last.
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 

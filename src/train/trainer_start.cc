@@ -97,6 +97,13 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
     log::warn("valid_data: ", doubt);
   if (const std::string both = first && valid_ ? train_.first_shared_shard(*valid_) : ""; !both.empty())
     log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
+  for (const Dataset* data : {&train_, valid_ && first ? &*valid_ : nullptr}) {
+    const std::string other = data && first ? data->first_of_other_tokenizer(train_.first_shard()) : "";
+    if (!other.empty())
+      log::warn(data == &train_ ? "train_data: " : "valid_data: ", other, " and ", train_.first_shard(),
+                " have different tokenizers in their folders, so that one token may mean two texts; tokenize all data "
+                "with one tokenizer");
+  }
   if (!config_.save.empty()) tokenizer_ = tokenizer_files_of(train_.first_shard());
   if (!config_.multiple_choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());

@@ -1,6 +1,7 @@
 // Laws of a data set: every window once an epoch, overlap by one token, proportions, fingerprints, and early errors.
 #include "data/dataset.h"
 
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -40,6 +41,22 @@ TEST_F(DatasetTest, CountsWindowsThatDoNotCrossShards) {
   EXPECT_EQ(data.tokens(), 158);
   EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 99, 0).windows(), 1);
   EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 33, 0).windows(), 3);
+}
+
+TEST_F(DatasetTest, ShardsOfOtherTokenizersAreFound) {
+  const auto put = [&](const std::string& folder, const std::string& descriptor) {
+    std::filesystem::create_directory(dir / folder);
+    write_bytes(dir / (folder + "/x.bin"), llmc(counting(100, 0)));
+    if (!descriptor.empty()) write_bytes(dir / (folder + "/tokenizer.athanor.json"), descriptor);
+    return dir / (folder + "/x.bin");
+  };
+  const std::string byte = R"({"type":"byte","vocab_size":257,"eod_id":256})";
+  const std::string bytes = put("bytes", byte), same = put("same", " " + byte), none = put("none", "");
+  const std::string other =
+      put("other", R"({"type":"huggingface","vocab_size":704,"eod_id":700,"files":["t.json"],"fingerprint":"00"})");
+  EXPECT_EQ(Dataset::open({{same}, {none}}, kT, 0).first_of_other_tokenizer(bytes), "");
+  EXPECT_EQ(Dataset::open({{same}, {other}}, kT, 0).first_of_other_tokenizer(bytes), other);
+  EXPECT_EQ(Dataset::open({{bytes}, {other}}, kT, 0).first_of_other_tokenizer(none), "");
 }
 
 TEST_F(DatasetTest, SharedShardsAreFoundUnderAnyName) {
