@@ -13,6 +13,7 @@
 #include "command/machine.h"
 #include "config/config.h"
 #include "convert/gguf_reader.h"
+#include "convert/hf_folder.h"
 #include "convert/model_folder.h"
 #include "infer/eval_tasks.h"
 #include "infer/evaluate.h"
@@ -201,7 +202,7 @@ Exit eval(const EvalArgs& args) {
   const InferenceWeights weights = inference_weights(args.weights, machine);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
-  const auto tokenizer = tokenizer_of(args, from.path(), config, data);
+  const auto tokenizer = tokenizer_of(args, tokenizer_folder(from), config, data);
   std::vector<Question> questions;
   if (!config.multiple_choice_data.empty())
     questions = read_questions(config.multiple_choice_data, *tokenizer,

@@ -14,6 +14,7 @@
 #include "command/command.h"
 #include "command/inference_weights.h"
 #include "command/machine.h"
+#include "convert/hf_folder.h"
 #include "data/json_line.h"
 #include "infer/continue_texts.h"
 #include "tokenizer/load.h"
@@ -131,7 +132,7 @@ Exit sample(const SampleArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
-  const auto tokenizer = load_tokenizer(folder);
+  const auto tokenizer = load_tokenizer(tokenizer_folder(from));
   std::vector<std::string> texts = args.prompts;
   if (texts.empty()) texts.emplace_back();
   if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);

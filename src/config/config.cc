@@ -42,6 +42,21 @@ std::string read_file(const std::string& path) {
   return read_stream(in, path);
 }
 
+// The folder that has the config.json: of PEFT's adapters it is that of the model they are for.
+fs::path folder_of_shape(fs::path folder) {
+  constexpr int kMost = 16;  // adapters of adapters; a longer chain must be a cycle
+  std::error_code error;
+  for (int deep = 0; deep < kMost && !fs::exists(folder / "config.json", error); ++deep) {
+    const fs::path about = folder / "adapter_config.json";
+    if (!fs::is_regular_file(about, error)) break;
+    const Json json = parse_json(read_file(about.string()), about.string());
+    const Json* base = json.is(Json::Kind::object) ? json.find("base_model_name_or_path") : nullptr;
+    if (!base || !base->is(Json::Kind::string) || base->text.empty()) break;
+    folder = fs::exists(base->text, error) ? fs::path(base->text) : folder / base->text;
+  }
+  return folder;
+}
+
 // Replaces "model": "path" by the content of that file.
 void load_model(Json& root, const std::string& base_dir, Notices notices) {
   Json* model = root.find("model");
@@ -50,7 +65,7 @@ void load_model(Json& root, const std::string& base_dir, Notices notices) {
   const bool from_command_line = model->where.starts_with("--set");
   fs::path path = from_command_line ? fs::path(given) : fs::path(base_dir) / given;
   std::error_code error;
-  if (fs::is_directory(path, error)) path /= "config.json";
+  if (fs::is_directory(path, error)) path = folder_of_shape(path) / "config.json";
   if (!fs::is_regular_file(path, error)) {
     throw Error(cat(model->where, ": model: there is no file ", path.string()), Exit::usage);
   }

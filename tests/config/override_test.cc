@@ -122,6 +122,13 @@ TEST(Files, InitFromSetsTheModel) {
   EXPECT_EQ(parse(small_config("", own), {"init_from=" + weights}).model.vocab_size, 99);
   expect_parts(error_in(text, {"init_from=" + weights + "/nowhere"}), {"init_from", "nowhere"});
   expect_parts(error_in(text), {"model"});
+  // PEFT's folder of adapters has the shape of its base, which it names from the working folder or from its own.
+  folder.write("peft/adapter_config.json", "{\"r\": 4, \"base_model_name_or_path\": \"" + weights + "\"}");
+  EXPECT_EQ(parse(text, {"init_from=" + folder.path() + "/peft"}).model.vocab_size, 257);
+  folder.write("peft/adapter_config.json", R"({"base_model_name_or_path": "../weights"})");
+  EXPECT_EQ(parse(text, {"init_from=" + folder.path() + "/peft"}).model.vocab_size, 257);
+  folder.write("peft/adapter_config.json", R"({"base_model_name_or_path": "."})");  // names itself
+  expect_parts(error_in(text, {"init_from=" + folder.path() + "/peft"}), {"init_from", "there is no file"});
 }
 
 }  // namespace
