@@ -88,7 +88,8 @@ void add_report(Cli& cli) {
                 "the page reloads itself");
   verb.add_option("--every", args->every, "seconds between checks with --watch")
       .show_default()
-      .check(in_range(1, 86400));
+      .check(in_range(1, 86400))
+      .needs("--watch");
   verb.on_chosen([&cli, args] { cli.action = [args] { return report(*args); }; });
 }
 

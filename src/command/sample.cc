@@ -129,6 +129,8 @@ std::string json_line(const Prompt& prompt, const Continuation& c) {
 }
 
 Exit sample(const SampleArgs& args) {
+  if (std::ranges::find(args.stops, "") != args.stops.end())
+    throw Error("sample: --stop: expected a text, got an empty one; leave it out", Exit::usage);
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();

@@ -75,6 +75,8 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   expect_refused({"data", "info", "x", "--vocab-size", "-3"}, {"--vocab-size: expected", "got -3"});
   expect_refused({"data", "verify", "x", "--vocab-size", "0"}, {"--vocab-size: expected", "got 0"});
   expect_refused({"data", "info", "x", "--eod-id", "-7"}, {"--eod-id: expected", "got -7"});
+  expect_refused(sample("--stop", ""), {"--stop: expected a text"});
+  expect_refused({"report", "x", "--every", "3"}, {" requires --watch"});
   expect_refused(sample("--max-tokens", "1.5"), {"--max-tokens: expected a whole number, got 1.5"});
   expect_refused(sample("--max-tokens", "010"), {"expected a whole number"});
   expect_refused(sample("--temperature", "nan"), {"--temperature: expected a finite number, got nan"});
