@@ -359,7 +359,8 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   forget_dropout(model, path, notices);
   forget_ids_beyond(model, path, notices);
   const Json* type = model.find("model_type");
-  if (!type) return;
+  if (!type)  // before its other keys are judged as those of the default family
+    throw Error(cat(model.where, ": ", dotted(path, "model_type"), " is required (model family)"), Exit::usage);
   const auto family = ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{})));
   const auto fields = model_fields();
   merge_rope_keys(model, path);

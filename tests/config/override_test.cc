@@ -104,6 +104,9 @@ TEST(Files, ErrorsNameTheFile) {
   expect_parts(error_of([&] { load_config(path); }), {"run.json:2: model: there is no file", "none/config.json"});
   folder.write("broken.json", "{\n\"model_type\": \"gpt2\",\n\"vocab_size\": 0}");
   const std::string names_broken = folder.write("b.json", small_config("", "\"broken.json\""));
+  folder.write("nameless.json", "{\"vocab_size\": 3, \"hidden_act\": \"silu\"}");  // not judged as a gpt2
+  const std::string names_nameless = folder.write("n.json", small_config("", "\"nameless.json\""));
+  expect_parts(error_of([&] { load_config(names_nameless); }), {"nameless.json:1: model.model_type is required"});
   expect_parts(error_of([&] { load_config(names_broken); }), {"broken.json:3: model.vocab_size"});
 }
 
