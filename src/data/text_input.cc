@@ -65,7 +65,9 @@ void TextInput::require_text() const {
   if (bzip2) refuse("a bzip2 file: only gzip and zstd are read; unpack it, or pipe its text into --input -");
   for (const auto& [magic, kind] : kOthers)
     if (start_ == magic) refuse(kind, " file: only gzip and zstd are read; unpack it, or pipe its text into --input -");
-  for (const auto& [end, found, kind] : {std::tuple{".gz", is_gzip(start_), "gzip"}, {".zst", is_zstd(start_), "zstd"}})
+  for (const auto& [end, found, kind] : {std::tuple{".gz", is_gzip(start_), "gzip"},
+                                         {".zst", is_zstd(start_), "zstd"},
+                                         {".parquet", false, "parquet"}})  // such as a pointer of Git LFS
     if (path_.ends_with(end) && !found)
       refuse("expected ", kind, " by its name, got something else: rename it if it is plain text");
 }

@@ -510,12 +510,14 @@ TEST_F(DocumentsTest, ParquetThroughAPipeIsRefused) {
 }
 
 TEST_F(DocumentsTest, ContentThatContradictsTheExtensionIsRefused) {
-  for (const auto& [name, content, says] : {std::tuple{"a.gz", "plain text", "expected gzip"},
-                                            {"b.jsonl.zst", "{\"text\": \"a\"}\n", "expected zstd"},
-                                            {"c.txt", "PK\x03\x04rest", "a zip file"},
-                                            {"d.txt.xz", "\xfd\x37zXZ", "an xz file"},
-                                            {"d.txt.bz2", "BZh91AY&SY", "a bzip2 file"},
-                                            {"d.txt.lz4", "\x04\x22M\x18rest", "an lz4 file"}}) {
+  for (const auto& [name, content, says] :
+       {std::tuple{"a.gz", "plain text", "expected gzip"},
+        {"b.jsonl.zst", "{\"text\": \"a\"}\n", "expected zstd"},
+        {"c.parquet", "version https://git-lfs.github.com/spec/v1\n", "expected parquet"},
+        {"c.txt", "PK\x03\x04rest", "a zip file"},
+        {"d.txt.xz", "\xfd\x37zXZ", "an xz file"},
+        {"d.txt.bz2", "BZh91AY&SY", "a bzip2 file"},
+        {"d.txt.lz4", "\x04\x22M\x18rest", "an lz4 file"}}) {
     options.documents.inputs.clear();
     input(name, content);
     expect_parts(error_of([&] { tokenize(options); }), {name, says});
