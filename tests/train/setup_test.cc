@@ -62,7 +62,8 @@ TEST(MeshSizes, DivideRanksAsConfigured) {
     mesh_sizes(config, 1);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("1 rank was started, expected a multiple of 2"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("1 rank was started, expected a multiple of 2"), std::string::npos)
+        << e.what();
   }
   config.data_parallel_shard_size = 4;
   EXPECT_EQ(mesh_sizes(config, 8), (MeshSizes{.copies = 2, .shards = 4}));
