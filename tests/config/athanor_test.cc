@@ -136,8 +136,7 @@ TEST(Athanor, SparseLayersRequireTheirKeys) {
   refused("sliding_window", 9, {"sliding_window: 9", "layer_types"});
   EXPECT_EQ(error_of_model(with_key(sparse_json(), "sparse_global_blocks", 0)), "");
   for (const char* key : {"sparse_block_size", "sparse_local_blocks", "sparse_global_blocks"})
-    expect_parts(error_of_model(with_key(llama_json(), key, 2)),
-                 {cat("model.", key), "llama ", "model_type athanor"});
+    expect_parts(error_of_model(with_key(llama_json(), key, 2)), {cat("model.", key), "llama ", "model_type athanor"});
   const json all = with_key(sparse_json(), "layer_types", {"sparse_attention", "sparse_attention"});
   expect_parts(error_in(small_config("", all.dump()), {"context_parallel_size=2"}),
                {"model.layer_types: sparse_attention", "context_parallel_size"});

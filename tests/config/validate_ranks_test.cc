@@ -51,8 +51,7 @@ TEST(Validate, UnsupportedPipelineOptionsAreRefused) {
                                      {"zero_stage=3", "zero_stage: 3"},
                                      {"logging.noise_scale=true", "logging.noise_scale"},
                                      {"pruning.sparsity=0.5", "pruning.sparsity"}})
-    expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
-                 {key, "pipeline_parallel_size"});
+    expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}), {key, "pipeline_parallel_size"});
   expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "pipeline.schedule=interleaved",
                            "rampup_batch_size=[4,4,100]"}),
                {"rampup_batch_size", "pipeline.schedule interleaved"});
