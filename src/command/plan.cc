@@ -392,9 +392,10 @@ void add_plan(Cli& cli) {
         return Exit::done;
       }
       if (args->search.search && args->many.ranks <= 0)
-        usage_error("plan", "--search: needs the number of GPUs; give --ranks of at least 1");
+        throw Error("plan --search: needs the number of GPUs; give it with --ranks, at least 1", Exit::usage);
       if (args->search.json && args->many.ranks == 0)
-        usage_error("plan", "--json: needs one number of ranks, and --ranks 0 prints a table; give --ranks 1 or more");
+        throw Error("plan --json: needs one number of ranks, and --ranks 0 prints a table; give --ranks 1 or more",
+                    Exit::usage);
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
       const SearchArgs& search = args->search;
