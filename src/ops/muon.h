@@ -34,7 +34,7 @@ struct Momentum {
     Expect e{kName};
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
     const DType m = parts.front().m.dtype;
-    e.that(m == DType::f32 || m == DType::bf16, "m of f32 or bf16");
+    e.that(m == DType::f32 || m == DType::bf16, "m", "f32 or bf16");
     for (const Part& p : parts) {
       e.is("m", p.m, m, p.m.shape).gradient("grad", p.grad, p.m.shape);
       e.dtype("grad", p.grad, parts.front().grad.dtype);
