@@ -27,7 +27,7 @@ class DistillationTest(SystemTest):
         self.assertAlmostEqual(plan["flops_per_token"] * step["tokens_per_second"] / (step["tflops"] * 1e12), 1, 6)
         self.run_program("eval", "whole", "--data", "data/text_val_000000.bin")  # needs no teacher
         self.run_program("export", "teacher", "teacher.gguf", "--format", "gguf", "--dtype", "f32")
-        of_file = [word.replace("teacher=teacher", "teacher=teacher.gguf") for word in student]
+        of_file = [str(word).replace("teacher=teacher", "teacher=teacher.gguf") for word in student]
         self.run_program(*of_file, "--set", "save=of-file")
         for step, loss in self.losses("of-file").items():
             self.assertAlmostEqual(loss, losses[step], 4)
