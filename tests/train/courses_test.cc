@@ -378,9 +378,9 @@ TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndStopsOnRepetition) {
 // The variance that compressed momentum is divided by would otherwise stay 0, and with it all updates.
 TEST_F(TrainerTest, SkippedStepsDoNotCountAsWarmUpOfOneBitAdam) {
   const auto with = [&](const std::string& name, int64_t steps) {
-    return config(
-        name, {"optimizer=onebit_adam", "adam.freeze_step=2", "learning_rate=1e-4", "weight_decay=0", "precision=fp16",
-               "fp16.hysteresis=1", "fp16.initial_loss_scale=268435456", cat("train_iters=", steps)});
+    return config(name, {"optimizer=onebit_adam", "adam.freeze_step=2", "learning_rate=1e-4", "weight_decay=0",
+                         "schedule.lr_warmup_iters=0", "precision=fp16", "fp16.hysteresis=1",
+                         "fp16.initial_loss_scale=268435456", cat("train_iters=", steps)});
   };
   ASSERT_EQ(run(with("first", 1)), Exit::done);
   ASSERT_EQ(run(with("all", 16)), Exit::done);
