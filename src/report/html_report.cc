@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/format_time.h"
+#include "base/median.h"
 #include "report/chart.h"
 
 namespace athanor {
@@ -30,13 +31,9 @@ std::string text_of(double value, const char* format = "%.4g") {
 
 std::string utc(double seconds) { return seconds == 0 ? "-" : format_time(seconds, TimeZone::utc); }
 
-// Returns the median of the finite values: the mean of the middle two for an even count.
-double median(std::vector<double> values) {
+double median_of_finite(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
-  if (values.empty()) return kUnknown;
-  std::ranges::sort(values);
-  const size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+  return values.empty() ? kUnknown : median(std::move(values));
 }
 
 std::vector<double> column(const RunRecords& run, double (*value)(const StepMetrics&)) {
@@ -178,9 +175,9 @@ class Page {
     out_ += cat("<tr><th>", chip(i), html_text(run.name), "</th>");
     for (const std::string& cell :
          {state, cat(last.step, " of ", last.total_steps), format_count(double(last.consumed_tokens)),
-          text_of(last.loss), best_eval(run), format_count(median(speed)), format_percent(median(mfu)),
-          format_bytes(last.memory_planned), format_duration(seconds), cat(last.skipped_steps),
-          value_of(run.environment, "cpu_model")})
+          text_of(last.loss), best_eval(run), format_count(median_of_finite(speed)),
+          format_percent(median_of_finite(mfu)), format_bytes(last.memory_planned), format_duration(seconds),
+          cat(last.skipped_steps), value_of(run.environment, "cpu_model")})
       out_ += cat("<td>", html_text(cell), "</td>");
     out_ += "</tr>\n";
     if (run.unreadable_lines > 0)
