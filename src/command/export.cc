@@ -13,6 +13,7 @@
 #include "config/choices.h"
 #include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
+#include "convert/new_folder.h"
 #include "convert/peft_folder.h"
 #include "convert/sparsegpt.h"
 #include "convert/wanda.h"
@@ -179,13 +180,6 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
                     .pool = &pool};
   }
   return write_hf_folder(model, to, options);
-}
-
-// "out" for "out/".
-std::string without_slash(const std::string& path) {
-  std::string plain = fs::path(path).lexically_normal().string();
-  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
-  return plain;
 }
 
 // Writes the model under a hidden name, checks it, and renames it to args.to only if it passes.

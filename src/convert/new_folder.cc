@@ -11,9 +11,13 @@
 namespace athanor {
 namespace fs = std::filesystem;
 
-NewFolder::NewFolder(const std::string& path) {
-  final_ = fs::path(path).lexically_normal().string();
-  while (final_.size() > 1 && final_.back() == '/') final_.pop_back();
+std::string without_slash(const std::string& path) {
+  std::string plain = fs::path(path).lexically_normal().string();
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  return plain;
+}
+
+NewFolder::NewFolder(const std::string& path) : final_(without_slash(path)) {
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(final_, ignored)))
     throw Error(cat(final_, ": exists already; give a new folder"), Exit::usage);

@@ -5,6 +5,9 @@
 
 namespace athanor {
 
+// "out" for "out/".
+std::string without_slash(const std::string& path);
+
 class NewFolder {
  public:
   explicit NewFolder(const std::string& path);  // throws Error(usage) if the path exists already
