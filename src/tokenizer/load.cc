@@ -381,7 +381,7 @@ bool same_tokenizer(const std::string& shard_path, const std::string& other_path
     const std::string path = joined(parent_dir(shard), kTokenizerFile);
     try {
       if (is_file(path)) return parse_descriptor(read_file(path, kMaxDescriptor), path);
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): whoever needs the tokenizer reports it
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): loading the tokenizer reports the error
     }
     return std::nullopt;
   };

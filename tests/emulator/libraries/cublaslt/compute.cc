@@ -119,7 +119,7 @@ std::vector<T> multiply(const Inputs<T>& in, const Product& product, int64_t fro
   return out;
 }
 
-// Partial sums go through the workspace, as on a GPU: whoever else uses those bytes at the same time corrupts the
+// Partial sums go through the workspace, as on a GPU: another writer of those bytes at the same time corrupts the
 // result.
 template <class T>
 std::vector<T> multiply_in_parts(const Inputs<T>& in, const Product& product, const Algorithm& algorithm,
