@@ -11,6 +11,7 @@
 #include "command/machine.h"
 #include "metrics/jsonl.h"
 #include "report/html_report.h"
+#include "train/signals.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -74,10 +75,12 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
     steps = m.step;
     return test.add(m.learning_rate, m.loss);
   };
+  StopSignals signals;
   std::optional<Trainer> trainer;
   machine.run([&] {
     trainer.emplace(config, machine.backend(),
-                    TrainerOptions{.program = program_info(command_line),
+                    TrainerOptions{.stop = signals,
+                                   .program = program_info(command_line),
                                    .backend_description = machine.description(),
                                    .most_flops = machine.most_flops(),
                                    .on_step = on_step,

@@ -7,6 +7,7 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "convert/model_folder.h"
+#include "train/signals.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -39,11 +40,13 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   if (several && !args.init_from.empty()) config.init_from = args.init_from;
   Machine machine(config, ranks);
   const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();
+  StopSignals signals;
   std::optional<Trainer> trainer;
   Exit code = Exit::done;
   machine.run([&] {
     trainer.emplace(config, machine.backend(),
-                    TrainerOptions{.program = program_info(command_line),
+                    TrainerOptions{.stop = signals,
+                                   .program = program_info(command_line),
                                    .commit = program_version().commit,
                                    .backend_description = machine.description(),
                                    .most_flops = machine.most_flops(),
@@ -55,6 +58,7 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     code = trainer->run();
   });
+  signals.leave();  // the run has ended: a signal that comes again must not replace its exit code
   return code;
 }
 

@@ -28,6 +28,7 @@
 namespace athanor {
 
 struct TrainerOptions {
+  StopRequests& stop;               // must outlive the trainer
   ProgramInfo program;              // written to environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // text for the log
@@ -40,7 +41,6 @@ struct TrainerOptions {
   std::function<bool(const StepMetrics&)> on_step = {};    // same result on all ranks; false ends the run
   double first_step_seconds = 30;                          // seconds between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
-  StopRequests* stop = nullptr;                            // null: signals of this process
 };
 
 class Trainer {
@@ -168,7 +168,6 @@ class Trainer {
   std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null if there are no sensors
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
-  std::unique_ptr<StopSignals> signals_;  // null if TrainerOptions::stop is used
   StopRequests& stop_;
   // With several ranks: requests of any rank, up to the last collected step, that were not handled yet. All ranks
   // collect the same steps at the same points, so all act alike. A single rank checks its own requests when needed.

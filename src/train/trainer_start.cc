@@ -77,8 +77,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       train_(with_context("train_data", [&] { return open_training_data(config_); })),
       packing_(packing_options(config_, train_)),
       teacher_logits_(open_teacher_logits(config_, train_, packing_)),
-      signals_(options_.stop ? nullptr : std::make_unique<StopSignals>()),
-      stop_(options_.stop ? *options_.stop : *signals_),
+      stop_(options_.stop),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
   if (!config_.valid_data.empty()) {

@@ -124,9 +124,10 @@ class StopSignalTest(ResumeTest):
             process = self.start(*command, self.config, "--set", f"save={run}", "--set", "train_iters=100000",
                                  "--set", "save_interval=0")  # else the step of the signal may be saved already
             self.assertTrue(self.wait_for_step(process, 3, run=run))
-            for _ in range(2):
+            first = time.monotonic()
+            while process.poll() is None and time.monotonic() < first + 0.5:  # also when the run has just ended
                 process.send_signal(signal.SIGTERM)
-                time.sleep(0.01)
+                time.sleep(0.001)
             done = self.finish(process)
             self.assertEqual(done.code, REQUEUE, str(done))
             saved = [r["step"] for r in self.records(run) if r["event"] == "checkpoint" and "stop signal" in r["text"]]

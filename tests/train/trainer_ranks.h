@@ -163,7 +163,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
       return std::make_unique<Trainer>(
           c, Backend{ranks.ahead ? ahead : *cpu.device, *cpu.ops, mesh, nullptr, &control},
           TrainerOptions{
-              .program = {.version = "test", .command = {}, .libraries = {}}, .doing = doing, .stop = &asked});
+              .stop = asked, .program = {.version = "test", .command = {}, .libraries = {}}, .doing = doing});
     };
     try {
       std::unique_ptr<Trainer> trainer;

@@ -81,8 +81,10 @@ class TrainerTest : public ::testing::Test, protected RunFolder {
  protected:
   using Doing = std::function<void(Activity, int64_t step)>;
   Exit run(const Config& c, bool allow_changed_data = false, const Doing& doing = {}) {
+    StopSignals signals;
     Trainer trainer(c, rig_.backend(),
-                    {.program = {.version = "test", .command = {}, .libraries = {}},
+                    {.stop = signals,
+                     .program = {.version = "test", .command = {}, .libraries = {}},
                      .allow_changed_data = allow_changed_data,
                      .doing = doing});
     ::testing::internal::CaptureStdout();

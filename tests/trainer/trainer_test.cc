@@ -97,8 +97,9 @@ TEST_F(TrainerTest, WarnsIfALongerRunRaisesTheLearningRate) {
 TEST_F(TrainerTest, LongFirstStepReportsProgress) {
   ::testing::internal::CaptureStderr();
   ::testing::internal::CaptureStdout();
+  StopSignals signals;
   Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "schedule.lr_warmup_iters=0"}), rig_.backend(),
-          {.program = {.version = "test", .command = {}, .libraries = {}}, .first_step_seconds = 0})
+          {.stop = signals, .program = {.version = "test", .command = {}, .libraries = {}}, .first_step_seconds = 0})
       .run();
   ::testing::internal::GetCapturedStdout();
   const std::string said = ::testing::internal::GetCapturedStderr();

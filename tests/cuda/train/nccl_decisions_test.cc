@@ -45,13 +45,12 @@ class NcclDecisions : public Nccl, protected RunFolder {
     Observed control(hosts.split(0, me), &said);
     ProcessMesh mesh(rank.nccl->split(0, me), {.shards = kRanks});
     QuietSteps quiet;
-    const TrainerOptions options{.program = {.version = "test", .command = {}, .libraries = {}},
-                                 .doing =
-                                     [&](Activity activity, int64_t step) {
-                                       quiet.doing(activity, said);
-                                       if (doing) doing(me, activity, step, asked);
-                                     },
-                                 .stop = &asked};
+    const TrainerOptions options{.stop = asked,
+                                 .program = {.version = "test", .command = {}, .libraries = {}},
+                                 .doing = [&](Activity activity, int64_t step) {
+                                   quiet.doing(activity, said);
+                                   if (doing) doing(me, activity, step, asked);
+                                 }};
     try {
       std::unique_ptr<Trainer> trainer;
       for (int turn = 0; turn < kRanks; ++turn) {
