@@ -41,10 +41,12 @@ std::string plain(double v) {  // integers without a point: 2147483648, not 2147
   return text;
 }
 
-// The upper bound that all integers share is mentioned only if the value exceeds it.
+bool is_shared_bound(double high) { return high == kMaxInteger || high == kMaxReal; }
+
+// An upper bound that many options share is mentioned only if the value exceeds it.
 std::string bounds_for(const Range& range, const Json& value) {
   std::string text = to_text(range);
-  if (range.high == kMaxInteger && value.is_number() && value.real > range.high)
+  if (is_shared_bound(range.high) && value.is_number() && value.real > range.high)
     text += cat(text.empty() ? "<= " : " and <= ", plain(range.high));
   return text;
 }
@@ -71,7 +73,7 @@ bool in_range(double v, const Range& range) {
 }  // namespace
 
 std::string to_text(const Range& range) {
-  const bool low = std::isfinite(range.low), high = std::isfinite(range.high) && range.high != kMaxInteger;
+  const bool low = std::isfinite(range.low), high = std::isfinite(range.high) && !is_shared_bound(range.high);
   if (low && high && !range.open_low && !range.open_high) return cat(plain(range.low), " ... ", plain(range.high));
   std::string text;
   if (low) text = cat(range.open_low ? "> " : ">= ", plain(range.low));

@@ -27,8 +27,9 @@ struct Range {
 };
 inline constexpr double kMaxCount = 2147483648.0;          // 2^31: sequences, tokens of a sequence, steps, token ids
 inline constexpr double kMaxInteger = 9007199254740991.0;  // 2^53 - 1: exact in every JSON reader
+inline constexpr double kMaxReal = std::numeric_limits<float>::max();  // ops take numbers as floats
 constexpr Range at_least(double low) { return {.low = low, .high = kMaxInteger}; }
-constexpr Range above(double low) { return {.low = low, .open_low = true}; }
+constexpr Range above(double low) { return {.low = low, .high = kMaxReal, .open_low = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range below(double low, double high) { return {.low = low, .high = high, .open_high = true}; }
 
