@@ -9,6 +9,9 @@
 
 namespace athanor {
 
+// Most threads that an option accepts: the CPUs that Linux supports on x86-64.
+inline constexpr int kMostThreads = 8192;
+
 // Limits of this process: "4096 processes and threads of this user (ulimit -u), 512 of this cgroup
 // (pids.max), ...".
 std::string thread_limits();

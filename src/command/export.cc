@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/thread.h"
 #include "command/command.h"
 #include "command/export_check.h"
 #include "command/float_names.h"
@@ -272,7 +273,7 @@ void add_export(Cli& cli) {
       .check(in_range(int64_t{1}, int64_t{1} << 60));
   verb.add_option("--threads", args->threads, "CPU threads for quantization; 0: all cores available")
       .show_default()
-      .check(non_negative());
+      .check(in_range(0, kMostThreads));
   verb.add_option("--group-size", args->group_size,
                   "w4a16, w8a16: group size, values of a row per scale; 0: the whole row")
       .show_default()

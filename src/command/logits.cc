@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/rng.h"
+#include "base/thread.h"
 #include "checkpoint/safetensors_writer.h"
 #include "command/command.h"
 #include "command/machine.h"
@@ -65,7 +66,7 @@ void add_logits(Cli& cli) {
   verb.add_option("--seed", args->seed, "random seed of the tokens").show_default();
   verb.add_option("--threads", args->threads, "CPU threads; 0: all cores available")
       .show_default()
-      .check(non_negative());
+      .check(in_range(0, kMostThreads));
   verb.on_chosen([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
 }
 

@@ -11,6 +11,7 @@
 #include "base/escape.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/thread.h"
 #include "command/command.h"
 #include "command/inference_weights.h"
 #include "command/machine.h"
@@ -215,7 +216,7 @@ void add_sample(Cli& cli) {
   add_weights_option(verb, args->weights);
   verb.add_option("--threads", args->threads, "CPU threads; 0: all cores available")
       .show_default()
-      .check(non_negative());
+      .check(in_range(0, kMostThreads));
   verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }
 

@@ -1,6 +1,7 @@
 // The options of a run, one row each. C++ type and default are those of the member in config.h. Resume rules: free =
 // may change silently, notice = may change and is logged, refused = may not change, because it would be another run.
 #include "base/error.h"
+#include "base/thread.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
 #include "config/names_field.h"
@@ -146,7 +147,7 @@ Fields run_group() {
       number("seed", &Config::seed, at_least(0), refused, "", "random seed of initial weights and data order")
           .alias({"global_seed"}),
       choice<&Config::device>("device", notice, "device to train on; auto = a GPU if there is one"),
-      number("threads", &Config::threads, between(0, 65536), free, "",
+      number("threads", &Config::threads, between(0, kMostThreads), free, "",
              "CPU threads; 0 = all cores available to the process")
           .alias({"num_threads"}),
       choice<&Config::cpu_gemm>("cpu_gemm", notice,
