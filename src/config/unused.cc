@@ -59,6 +59,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("moe.router_bias_update_rate", &Config::router_bias_update_rate, has_router_bias(c.model.model_type),
              "model_type dots1");
 
+  unused.key("logging.routing_interval", &Config::log_routing_interval, c.model.num_experts > 0, "models with experts");
+
   const char* of_teacher = "runs with distillation.teacher or distillation.teacher_logits";
   unused.key("distillation.loss", &Config::distill_loss, distills(c), of_teacher);
   unused.key("distillation.temperature", &Config::distill_temperature, distills(c), of_teacher);
@@ -74,6 +76,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
              "pruning.sparsity above 0 with pruning.method magnitude");
   unused.key("pruning.start", &Config::prune_start, by_steps,
              "pruning.sparsity above 0 with pruning.method magnitude and without pruning.mask_from");
+  if (!by_steps && c.prune_end != c.prune_start)  // validate() sets an unset end to the start
+    unused.remarks.push_back(
+        "pruning.end has no effect: it is for pruning.sparsity above 0 with pruning.method magnitude and without "
+        "pruning.mask_from");
   unused.key("pruning.exclude", &Config::prune_exclude, prunes, "pruning.sparsity above 0");
   unused.key("pruning.interval", &Config::prune_interval, by_steps && c.prune_end > c.prune_start,
              "pruning.end after pruning.start");
@@ -87,6 +93,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("lora.base_double_quant", &Config::base_double_quant, c.base_precision == BasePrecision::nf4,
              "lora.base_precision nf4");
 
+  unused.key("logical_shards", &Config::logical_shards,
+             c.deterministic_reduction == DeterministicReduction::rank_invariant,
+             "deterministic_reduction rank_invariant");
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");
 

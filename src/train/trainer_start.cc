@@ -426,6 +426,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
          .text = cat("logging.noise_scale has no effect: a step is one micro-batch of ", config_.micro_batch_size,
                      " sequences on each rank, which leaves nothing to compare; set a smaller "
                      "micro_batch_size")});
+  if (config_.zero_quantized_gradients && backend_.mesh.data_parallel().size() == 1 &&
+      backend_.mesh.world().rank() == 0)
+    log::warn("zero_quantized_gradients has no effect: it is for data-parallel ranks that add up their gradients");
   leave_other_branch(resume);
   state_.micro_batch_size = config_.micro_batch_size;
   state_.workers = engine_->workers();

@@ -45,6 +45,16 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"averaging.tail_start=9", "train_iters=10"}), Lines{});
   EXPECT_EQ(told({"averaging.tail_start=10", "train_iters=10"}),
             Lines{"averaging.tail_start has no effect: it is for runs of more train_iters"});
+  const std::string has_no_effect = " has no effect: it is for ";
+  EXPECT_EQ(told({"pruning.end=5"}),
+            Lines{cat("pruning.end", has_no_effect,
+                      "pruning.sparsity above 0 with pruning.method magnitude and without pruning.mask_from")});
+  EXPECT_EQ(told({"pruning.end=5", "pruning.sparsity=0.5"}), Lines{});
+  EXPECT_EQ(told({"pruning.start=5", "pruning.sparsity=0.5"}), Lines{});
+  EXPECT_EQ(told({"logging.routing_interval=7"}),
+            Lines{cat("logging.routing_interval", has_no_effect, "models with experts")});
+  EXPECT_EQ(told({"logical_shards=4"}),
+            Lines{cat("logical_shards", has_no_effect, "deterministic_reduction rank_invariant")});
   EXPECT_EQ(told({"loss_spikes.max_consecutive=5"}).size(), 1u);
   EXPECT_EQ(told({"loss_spikes.max_consecutive=5", "loss_spikes.zscore=6"}), Lines{});
   EXPECT_EQ(told({"fim.spm_rate=0.1", "fim.tokens=[1, 2, 3]", "fim.level=character"}).size(), 3u);
