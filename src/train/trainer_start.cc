@@ -276,16 +276,21 @@ void Trainer::check_resume(Resume& resume) {
 
 // Warns that a longer run stretches the schedule: a learning rate that had already decayed would rise again.
 void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>& changes) const {
-  std::vector<std::string> as_before;
-  bool stretched = false;
-  for (const ConfigChange& c : changes)
-    if (c.key == "train_iters" || c.key == "learning_rate" || c.key == "schedule.min_lr" ||
-        c.key.starts_with("schedule.lr_")) {
-      as_before.push_back(cat(c.key, "=", c.old_value));
-      stretched = stretched || c.key == "schedule.lr_decay_iters";
-    }
-  if (as_before.empty()) return;
-  const Config before = parse_config(dump_resolved(config_), "stored configuration", "", as_before);
+  std::vector<std::string> as_before;  // all changes, since options are valid together
+  bool stretched = false, scheduled = false;
+  for (const ConfigChange& c : changes) {
+    as_before.push_back(cat(c.key, "=", c.old_value));
+    stretched = stretched || c.key == "schedule.lr_decay_iters";
+    scheduled =
+        scheduled || c.key == "learning_rate" || c.key == "schedule.min_lr" || c.key.starts_with("schedule.lr_");
+  }
+  if (!scheduled) return;
+  Config before;
+  try {
+    before = parse_config(dump_resolved(config_), "stored configuration", "", as_before);
+  } catch (const Error&) {
+    return;  // an earlier version allowed a value that this one refuses
+  }
   const int64_t updates = resume.state.device.updates;
   const double was = learning_rate(engine_options(before, true).schedule, updates),
                now = learning_rate(engine_options(config_, true).schedule, updates);
