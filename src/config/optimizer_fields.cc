@@ -79,7 +79,8 @@ std::vector<Field<Config>> optimizer_fields() {
       number("adam.freeze_step", &Config::freeze_step, at_least(0), refused, "steps",
              "onebit_adam and onebit_lamb: warm-up steps with full gradient sums before the variance is frozen; 15 to "
              "25 % of train_iters are usual"),
-      number("sgd.momentum", &Config::sgd_momentum, below(0, 1), notice, "", "momentum; 0 = none, without a state"),
+      number("sgd.momentum", &Config::sgd_momentum, below(0, 1), notice, "",
+             "momentum; 0 = none, without a state; cannot change from 0 on resume"),
       option("sgd.nesterov", &Config::sgd_nesterov, notice, "Nesterov momentum").developer(),
       number("lion.beta1", &Config::lion_beta1, below(0, 1), notice, "",
              "weight of the moving average in the update (the gradient has 1 minus this)")

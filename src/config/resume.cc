@@ -1,5 +1,6 @@
 // Compares the configuration of a checkpoint with the current one.
 #include <algorithm>
+#include <string>
 
 #include "base/error.h"
 #include "config/config.h"
@@ -68,6 +69,10 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   if (!now.prune_mask_from.empty() && std::ranges::count(changes, "pruning.mask_from", &ConfigChange::key) > 0)
     for (ConfigChange& c : changes)
       if (c.key.starts_with("pruning.")) c.rule = OnResume::notice;
+  // Without momentum a checkpoint has no state that momentum could continue with.
+  for (ConfigChange& c : changes)
+    if (c.key == "sgd.momentum" && std::stod(c.old_value) == 0 && updates_by(now, RuleName::sgd))
+      c.rule = OnResume::refused;
   return changes;
 }
 

@@ -185,6 +185,17 @@ TEST(Resume, EquivalentValuesMayChange) {
   EXPECT_EQ(rule("adam.exp_avg_dtype=fp32", "adam.exp_avg_dtype=bf16"), OnResume::notice);
 }
 
+TEST(Resume, MomentumOfSgdCannotBeginLater) {
+  const auto rule = [](const char* optimizer, const char* from, const char* to) {
+    const std::string old = dump_resolved(parse(small_config(), {optimizer, cat("sgd.momentum=", from)}));
+    return resume_changes(old, parse(small_config(), {optimizer, cat("sgd.momentum=", to)})).at(0).rule;
+  };
+  EXPECT_EQ(rule("optimizer=sgd", "0", "0.9"), OnResume::refused);
+  EXPECT_EQ(rule("optimizer=sgd", "0.9", "0"), OnResume::notice);
+  EXPECT_EQ(rule("optimizer=sgd", "0.8", "0.9"), OnResume::notice);
+  EXPECT_EQ(rule("optimizer=adamw", "0", "0.9"), OnResume::notice);
+}
+
 TEST(Resume, KeysMissingInOldConfigsMeanTheDefault) {
   json old = json::parse(dump_resolved(parse(small_config())));
   old["adam"].erase("beta2");
