@@ -162,9 +162,9 @@ void JsonlSink::event(const EventRecord& record) {
   write(json_line(e));
 }
 
-std::set<std::string> evaluations_after(const std::string& path, int64_t step) {
+std::map<std::string, double> evaluations_after(const std::string& path, int64_t step) {
   std::ifstream in = open_records(path);
-  std::set<std::string> found;
+  std::map<std::string, double> found;
   for (std::string line; std::getline(in, line);) {
     const bool eval = line.find("\"eval\"") != line.npos;  // most lines need not be parsed
     if (!eval && line.find("\"supersedes_from\"") == line.npos) continue;
@@ -173,7 +173,7 @@ std::set<std::string> evaluations_after(const std::string& path, int64_t step) {
     for (const EventRecord& e : record.events)
       if (e.supersedes_from && *e.supersedes_from <= step) found.clear();
     for (const EvalMetrics& e : record.evals)
-      if (e.step == step) found.insert(e.name);
+      if (e.step == step) found[e.name] = e.loss;
   }
   return found;
 }

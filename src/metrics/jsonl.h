@@ -2,7 +2,7 @@
 // `resume` marker, so that the effective series is well defined.
 #pragma once
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -48,7 +48,7 @@ class JsonlSink : public MetricSink {
   AppendFile file_;
 };
 
-// Names of the evaluation sets with a record after `step` in the effective series; empty if there is no file.
-std::set<std::string> evaluations_after(const std::string& path, int64_t step);
+// Losses of the evaluations after `step` in the effective series, by the name of the set; empty if there is no file.
+std::map<std::string, double> evaluations_after(const std::string& path, int64_t step);
 
 }  // namespace athanor

@@ -123,6 +123,7 @@ class Trainer {
   void evaluate_weights();
   void evaluate_windows();
   void answer_questions();
+  void note_loss(double loss);  // of an evaluation: the run ends if it is within stop_at_loss
   void make_up_evaluation(const Resume&);
   int64_t steps_left() const;  // number of steps not launched yet
   void warn_of_short_limit();  // warns if this start ran one step or none

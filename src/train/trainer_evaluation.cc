@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <string>
 
 #include "base/format.h"
@@ -37,9 +37,16 @@ bool Trainer::eval_due(int64_t step) const {
 void Trainer::make_up_evaluation(const Resume& resume) {
   if (state_.step == 0 || !eval_due(state_.step)) return;
   const bool looks = backend_.mesh.world().rank() == 0 && lies_in(resume.folder, config_.save);
-  const auto made = looks ? evaluations_after(config_.save + "/metrics.jsonl", state_.step) : std::set<std::string>{};
+  const auto made =
+      looks ? evaluations_after(config_.save + "/metrics.jsonl", state_.step) : std::map<std::string, double>{};
   const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
   owed_ = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
+  const auto valid = made.find("valid");
+  if (of_any(valid != made.end())) {  // a program that ended unexpectedly may not have saved that its loss was reached
+    double loss = valid == made.end() ? 0 : valid->second;
+    if (backend_.control) backend_.control->all_reduce({&loss, DType::f64, {1}}, Reduce::sum, Stream::compute);
+    note_loss(loss);
+  }
   if (!owed_.any()) return;
   if (looks)
     log::info("the evaluation after step ", state_.step, ", which an earlier start did not finish, is repeated");
@@ -102,10 +109,7 @@ void Trainer::evaluate_windows() {
   failed_ = finds_overflow(cat("evaluation after step ", state_.step));
   if (failed_) return;
   owed_.valid = false;
-  if (result.loss <= config_.stop_at_loss) {
-    state_.reached_loss = result.loss;
-    last_saved_step_ = -1;  // the saved checkpoint of this step may lack reached_loss
-  }
+  note_loss(result.loss);
   const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
   for (const SourceLoss& s : result.sources)
     metrics_.eval({.step = state_.step,
@@ -125,6 +129,12 @@ void Trainer::evaluate_windows() {
                  .windows = result.windows,
                  .windows_all = result.windows_all,
                  .seconds = seconds});
+}
+
+void Trainer::note_loss(double loss) {
+  if (!(loss <= config_.stop_at_loss) || state_.reached_loss == loss) return;
+  state_.reached_loss = loss;
+  last_saved_step_ = -1;  // the saved checkpoint of this step may lack reached_loss
 }
 
 void Trainer::answer_questions() {

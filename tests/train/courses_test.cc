@@ -143,6 +143,17 @@ TEST_F(TrainerTest, StopAtLossEndsTheRun) {
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 8);
 }
 
+TEST_F(TrainerTest, StopAtLossSurvivesAFailureBeforeTheSave) {
+  const Config c = config("r", {"stop_at_loss=100", "save_interval=4"});
+  const std::string failure = failure_of(c, [saves = 0](Activity now, int64_t) mutable {
+    if (now == Activity::saving && ++saves == 2) throw Error("killed");  // the first one precedes the evaluation
+  });
+  EXPECT_EQ(failure, "killed");
+  ASSERT_EQ(run(c), Exit::done);
+  EXPECT_EQ(steps("r"), std::vector<int64_t>{4});
+  EXPECT_EQ(history("r").evals.size(), 1u);
+}
+
 TEST_F(TrainerTest, QuantizationStatisticsAreLoggedAndChangeNothing) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "train_iters=5"};
   auto with = set;
