@@ -541,13 +541,14 @@ bool Trainer::roll_back() {
       find_together(backend_.control, [this](const Verify& verify) { return newest_before_trouble(verify); });
   if (folder.empty()) return false;
   const RunState failed = state_;
-  state_ = load_checkpoint(*engine_, backend_.device, folder);
+  load_state(folder);
   const int64_t left_out = failed.consumed_samples - state_.consumed_samples;
   state_.consumed_samples = failed.consumed_samples;
   state_.nan_steps = failed.nan_steps;
   state_.micro_batch_size = failed.micro_batch_size;
   state_.peak = failed.peak;
   state_.rollbacks = failed.rollbacks + 1;
+  state_.branches = failed.branches;
   state_.device.skipped = failed.device.skipped;
   state_.device.spikes = failed.device.spikes;
   engine_->write_state(state_.device);

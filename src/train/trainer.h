@@ -76,6 +76,8 @@ class Trainer {
   std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: no mask is taken from a checkpoint
   void add_settings(const std::string& folder);
   void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
+  // Loads a checkpoint except the optimizer state called `without`; statistics that are not logged are left out.
+  void load_state(const std::string& folder, const std::string& without = "");
   std::string choose_peak();  // sets the peak of MFU; returns why it changed, or ""
   void show_masked_sample() const;
   void warn_of_full_disk() const;                      // compares the disk with the checkpoints of the run

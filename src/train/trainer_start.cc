@@ -399,9 +399,6 @@ void Trainer::start(const std::optional<Resume>& resume) {
       engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   set_weights(resume, from.get(), mask.get());
   if (resume) {
-    if (config_.log_quantization_interval == 0) state_.quantized.clear();
-    if (config_.log_routing_interval == 0) state_.routing.clear(), state_.routing_alarm = false;
-    if (!config_.log_noise_scale) state_.noise_scale = {};
     if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,

@@ -83,7 +83,7 @@ void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder
   }
   if (from) load_weights(*engine_, backend_.device, *from);  // with adapters: frozen weights, absent in checkpoints
   if (resume) {
-    state_ = load_checkpoint(*engine_, backend_.device, resume->folder, mask ? kPrunedState : "");
+    load_state(resume->folder, mask ? kPrunedState : "");
   } else if (config_.lora_rank > 0) {
     engine_->init_weights(ParamStore::Init::trained);
     init_magnitudes(*engine_, backend_.device, *from);
@@ -96,6 +96,13 @@ void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder
   if (resume) return;
   if (prunes_after(config_, 0)) engine_->prune(sparsity_after(config_, 0));
   state_.device = engine_->read_state();
+}
+
+void Trainer::load_state(const std::string& folder, const std::string& without) {
+  state_ = load_checkpoint(*engine_, backend_.device, folder, without);
+  if (config_.log_quantization_interval == 0) state_.quantized.clear();
+  if (config_.log_routing_interval == 0) state_.routing.clear(), state_.routing_alarm = false;
+  if (!config_.log_noise_scale) state_.noise_scale = {};
 }
 
 void Trainer::report_pruned() {

@@ -416,6 +416,19 @@ TEST_F(TrainerTest, RollbackNeedsAHealthyCheckpoint) {
   EXPECT_TRUE(events("r", EventKind::resume).empty());
 }
 
+// The checkpoint to which the run returns is older than the change of the horizon.
+TEST_F(TrainerTest, RollbackKeepsTheBranches) {
+  ASSERT_EQ(run(config("r", {"train_iters=2"})), Exit::done);
+  EXPECT_EQ(run(config("r", {"learning_rate=1e30", "schedule.lr_decay_style=constant", "save_interval=0",
+                             "loss_spikes.max_skipped_steps=2", "loss_spikes.rollback=true"})),
+            Exit::diverged);
+  ASSERT_EQ(steps("r"), std::vector<int64_t>{2});
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(2)));
+  EXPECT_EQ(state.rollbacks, 1);
+  ASSERT_EQ(state.branches.size(), 1u);
+  EXPECT_EQ(state.branches[0].new_decay_iters, 8);
+}
+
 TEST_F(TrainerTest, RollbackTakesNoCheckpointOfAnEarlierRunInTheFolder) {
   ASSERT_EQ(run(config("r", {"train_iters=2", "save_interval=1"})), Exit::done);
   ASSERT_EQ(steps("r"), (std::vector<int64_t>{1, 2}));
