@@ -195,6 +195,7 @@ std::string state_json(const RunState& s) {
   if (s.routing_alarm) j["routing_alarm"] = true;
   if (s.workers > 0) j["workers"] = s.workers;
   if (!s.in_flight.empty()) j["fragments_in_flight"] = s.in_flight;
+  if (s.foreign_serial >= 0) j["foreign_serial"] = s.foreign_serial;
   return j.dump(2) + "\n";
 }
 
@@ -238,6 +239,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.routing_alarm = j.value("routing_alarm", false);
     s.workers = j.value("workers", int64_t{0});
     s.in_flight = j.value("fragments_in_flight", std::vector<int64_t>{});
+    s.foreign_serial = j.value("foreign_serial", int64_t{-1});
     if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
         s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));

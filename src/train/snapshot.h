@@ -42,6 +42,7 @@ struct RunState {
   bool routing_alarm = false;           // the last routing records raised an alarm
   int64_t workers = 0;                  // workers of local updates; 0: no local updates
   std::vector<int64_t> in_flight = {};  // fragments whose outer step is pending
+  int64_t foreign_serial = -1;  // checkpoints of the save folder up to this serial number are another run's; on rank 0
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);

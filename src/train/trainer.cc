@@ -524,7 +524,7 @@ bool Trainer::reached_stop() const {
 std::string Trainer::newest_before_trouble(const Verify& verify) const {
   std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    const bool of_this_run = !c->given_up && c->serial > last_foreign_serial_ && c->step <= state_.step;
+    const bool of_this_run = !c->given_up && c->serial > state_.foreign_serial && c->step <= state_.step;
     if (!of_this_run || !verify(c->path).ok) continue;
     const StepState then = read_run_state(c->path).device;
     if (then.skipped_in_row == 0 && then.spikes_in_row == 0) return c->path;
@@ -549,6 +549,7 @@ bool Trainer::roll_back() {
   state_.peak = failed.peak;
   state_.rollbacks = failed.rollbacks + 1;
   state_.branches = failed.branches;
+  state_.foreign_serial = failed.foreign_serial;
   state_.device.skipped = failed.device.skipped;
   state_.device.spikes = failed.device.spikes;
   engine_->write_state(state_.device);

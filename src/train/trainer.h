@@ -192,7 +192,6 @@ class Trainer {
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
-  int64_t last_foreign_serial_ = -1;  // checkpoints up to this serial number are another run's; on rank 0
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
   std::optional<Error> save_failure_;                        // failure of a save on this rank
   bool save_put_off_ = false;                                // no saves until a step succeeds

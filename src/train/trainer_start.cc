@@ -207,21 +207,21 @@ bool Trainer::was_done_before(const std::string& folder) const {
 // Makes this run's checkpoint the newest one of the save folder: at once if the run returns to one of the folder's
 // checkpoints; else with its first save.
 void Trainer::leave_other_branch(const std::optional<Resume>& resume) {
-  if (!lock_ || (config_.load == "auto" && config_.load_step < 0)) return;
+  if (!lock_) return;
   const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   const auto is_resumed = [&](const CheckpointInfo& info) {
     std::error_code none;
     return resume && std::filesystem::equivalent(info.path, resume->folder, none);
   };
-  if (all.empty() || is_resumed(all.back())) return;
   const auto here = std::ranges::find_if(all, is_resumed);
-  if (here == all.end()) {
-    last_foreign_serial_ = std::ranges::max(all, {}, &CheckpointInfo::serial).serial;
+  if (here == all.end())
+    state_.foreign_serial = all.empty() ? -1 : std::ranges::max(all, {}, &CheckpointInfo::serial).serial;
+  if (all.empty() || is_resumed(all.back()) || (config_.load == "auto" && config_.load_step < 0)) return;
+  if (here == all.end())
     return log::warn("save: ", config_.save, " holds checkpoints of an earlier run, the newest of them ",
                      all.back().path,
                      "; once this run has saved, the folder resumes from its checkpoints; use another `save` folder to "
                      "keep both runs");
-  }
   make_newest(*lock_, *here);
   log::warn("load: the run goes back from ", all.back().path, " to ", here->path,
             " and continues from there; the later checkpoints stay until checkpoint.keep_latest_k removes them, and "

@@ -441,5 +441,17 @@ TEST_F(TrainerTest, RollbackTakesNoCheckpointOfAnEarlierRunInTheFolder) {
   EXPECT_EQ(bytes("r", 1, kManifestName), before);
 }
 
+TEST_F(TrainerTest, RestartedRunTakesNoCheckpointOfAnEarlierRunForItsRollback) {
+  ASSERT_EQ(run(config("r", {"train_iters=2", "save_interval=1"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"load=none", "seed=99", "train_iters=2"})), Exit::done);
+  ASSERT_EQ(steps("r"), (std::vector<int64_t>{1, 2}));
+  const auto lose_own = at(Activity::step, 3, [&] { fs::remove_all(cat(dir_.path(), "/r/", step_folder(2))); });
+  EXPECT_EQ(run(config("r", {"seed=99", "learning_rate=1e30", "schedule.lr_decay_style=constant", "save_interval=0",
+                             "loss_spikes.max_skipped_steps=2", "loss_spikes.rollback=true"}),
+                false, lose_own),
+            Exit::diverged);
+  for (const EventRecord& e : events("r", EventKind::resume)) EXPECT_EQ(e.text.find("rollback"), e.text.npos) << e.text;
+}
+
 }  // namespace
 }  // namespace athanor
