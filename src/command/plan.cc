@@ -388,6 +388,9 @@ void add_plan(Cli& cli) {
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
       if (args->cluster.simulate) {
+        if (args->many.ranks >= 0 || !args->gpu.empty())
+          throw Error("plan --simulate: does not use --ranks or --gpu; give the number of GPUs with --gpus",
+                      Exit::usage);
         print_cluster(load_config_logged(args->config, args->overrides), args->cluster);
         return Exit::done;
       }

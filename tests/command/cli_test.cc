@@ -68,6 +68,7 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   expect_refused({"export", "x", "y", "--calibrate-samples", "1"}, {" requires --calibrate"});
   expect_refused({"export", "x", "y", "--group-size", "32"}, {"--group-size works only with --dtype w4a16"});
   expect_refused({"export", "x", "y", "--dtype", "w4a16"}, {"; take --format compressed-tensors or gptq"});
+  expect_refused({"plan", "x", "--ranks", "4", "--simulate"}, {"plan --simulate", "with --gpus"});
   expect_refused({"plan", "x", "--gpu", "h200", "--search"}, {"plan --search", "--ranks, at least 1"});
   expect_refused({"plan", "x", "--gpu", "h200", "--ranks", "0", "--json"}, {"plan --json", "--ranks 1 or more"});
   expect_refused({"eval", "x", "--max-items", "1"}, {" requires --tasks"});
