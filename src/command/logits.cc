@@ -16,7 +16,8 @@ namespace {
 
 struct LogitsArgs {
   std::string model, out;
-  int64_t batch = 2, seq_length = 32, seed = 1, threads = 0;
+  int64_t batch = 2, seed = 1, threads = 0;
+  int64_t seq_length = 0;  // 0: not given
 };
 
 Exit write_logits(const LogitsArgs& args) {
@@ -25,7 +26,12 @@ Exit write_logits(const LogitsArgs& args) {
   config.model = folder.config();
   config.threads = args.threads;
   config.precision = Precision::fp32;
-  config.seq_length = std::min(args.seq_length, config.model.max_position_embeddings);
+  constexpr int64_t kDefaultLength = 32;
+  const int64_t context = config.model.max_position_embeddings;
+  if (args.seq_length > context)
+    throw Error(cat("logits --seq-length: expected at most ", context, ", the model's context, got ", args.seq_length),
+                Exit::usage);
+  config.seq_length = args.seq_length > 0 ? args.seq_length : std::min(kDefaultLength, context);
   config.global_batch_size = config.micro_batch_size = args.batch;
   Machine machine(config);
   const Backend backend = machine.backend();
@@ -60,8 +66,8 @@ void add_logits(Cli& cli) {
   verb.add_option("out", args->out, "safetensors file to write: tokens int32 [B, T] and logits float32 [B, T, V]")
       .required();
   verb.add_option("--batch", args->batch, "sequences").show_default().check(in_range(1, 4096));
-  verb.add_option("--seq-length", args->seq_length, "tokens per sequence, at most the model's context")
-      .show_default()
+  verb.add_option("--seq-length", args->seq_length,
+                  "tokens per sequence, at most the model's context; default: 32, or the context if it is less")
       .check(positive());
   verb.add_option("--seed", args->seed, "random seed of the tokens").show_default();
   verb.add_option("--threads", args->threads, "CPU threads; 0: all cores available")

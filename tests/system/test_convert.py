@@ -188,6 +188,9 @@ class FolderTest(SystemTest):
 
     def test_logits_have_the_requested_shape(self):
         self.run_program("logits", GOLDEN / "qwen3", "l.safetensors", "--batch", "3", "--seq-length", "21")
+        context = json.loads((GOLDEN / "qwen3" / "config.json").read_text())["max_position_embeddings"]
+        longer = self.run_program("logits", GOLDEN / "qwen3", "m.safetensors", "--seq-length", context + 1, code=USAGE)
+        self.assertIn(f"expected at most {context}, the model's context, got {context + 1}", longer.err)
         ours = read_safetensors(self.folder / "l.safetensors")
         self.assertEqual(ours["logits"][:2], ("F32", [3, 21, 89]))
         self.assertEqual(ours["tokens"][:2], ("I32", [3, 21]))
