@@ -265,10 +265,10 @@ Fields precision_group() {
       number("fp16.loss_scale", &Config::loss_scale, at_least(0), notice, "", "constant loss scale; 0 = dynamic"),
       number("fp16.initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "initial dynamic loss scale")
           .developer(),
-      number("fp16.loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
+      number("fp16.loss_scale_window", &Config::loss_scale_window, between(1, kMaxCount - 1), notice, "steps",
              "finite steps before the loss scale doubles")
           .developer(),
-      number("fp16.hysteresis", &Config::hysteresis, at_least(1), notice, "steps",
+      number("fp16.hysteresis", &Config::hysteresis, between(1, kMaxCount - 1), notice, "steps",
              "overflows before the loss scale halves")
           .developer(),
       number("fp16.min_loss_scale", &Config::min_loss_scale, above(0), notice, "",

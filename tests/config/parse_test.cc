@@ -76,6 +76,8 @@ TEST(Parse, RangesAreEnforced) {
   const auto wrong = [](const std::string& line) { return error_in(small_config(line + ",\n")); };
   expect_parts(wrong("\"seed\": -1"), {"seed", ">= 0", "got -1"});
   expect_parts(wrong("\"threads\": 65536"), {"threads", "0 ... 8192", "got 65536"});
+  expect_parts(wrong("\"fp16\": {\"loss_scale_window\": 2147483648}"), {"loss_scale_window", "1 ... 2147483647"});
+  expect_parts(wrong("\"fp16\": {\"hysteresis\": 2147483648}"), {"hysteresis", "1 ... 2147483647"});
   expect_parts(wrong("\"micro_batch_size\": 0"), {"micro_batch_size", "1 ... 2147483648"});
   expect_parts(wrong("\"adam\": {\"beta1\": 1}"), {"adam.beta1", ">= 0 and < 1", "got 1"});
   expect_parts(wrong("\"adam\": {\"eps\": 0}"), {"adam.eps", "> 0"});
