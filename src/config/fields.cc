@@ -65,7 +65,7 @@ bool is_word(const Json& value, std::string_view word) {
 }
 
 bool in_range(double v, const Range& range) {
-  const bool above_low = range.open_low ? v > range.low : v >= range.low;
+  const bool above_low = range.open_low ? float(v) > float(range.low) : v >= range.low;  // ops take floats
   const bool below_high = range.open_high ? v < range.high : v <= range.high;
   return std::isfinite(v) && above_low && below_high;
 }

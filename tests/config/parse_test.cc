@@ -80,7 +80,8 @@ TEST(Parse, RangesAreEnforced) {
   expect_parts(wrong("\"fp16\": {\"hysteresis\": 2147483648}"), {"hysteresis", "1 ... 2147483647"});
   expect_parts(wrong("\"micro_batch_size\": 0"), {"micro_batch_size", "1 ... 2147483648"});
   expect_parts(wrong("\"adam\": {\"beta1\": 1}"), {"adam.beta1", ">= 0 and < 1", "got 1"});
-  expect_parts(wrong("\"adam\": {\"eps\": 0}"), {"adam.eps", "> 0"});
+  for (const char* eps : {"0", "1e-50"})
+    expect_parts(wrong(cat("\"adam\": {\"eps\": ", eps, "}")), {"adam.eps", "> 0", cat("got ", eps)});
   expect_parts(wrong("\"seed\": 18446744073709551615"), {"seed", "got 18446744073709551615"});
   expect_parts(wrong("\"seed\": 99999999999999999999999"), {"seed"});
   expect_parts(wrong("\"seed\": 9007199254740993"), {"seed"});  // 2^53 + 1 is no double
