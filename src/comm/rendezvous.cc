@@ -58,6 +58,10 @@ class LateNotice {
   std::jthread watch_;  // declared last, since its thread uses the other members
 };
 
+std::string why_silent(const std::string& who, double seconds) {
+  return cat(who, " gave no sign of life for ", seconds, " s: stopped, or its machine or the network to it is lost");
+}
+
 std::string why_no_key(const std::string& awaited_file) {
   return cat("rank 0 has not written the secret of the job to ", awaited_file,
              " yet, or this rank cannot see that file: choose a `save` folder that all machines share, or set "
@@ -170,12 +174,16 @@ void Rendezvous::enter_tree(Deadline deadline) {
 void Rendezvous::go_to_parent(Deadline deadline) {
   const int parent = tree().parent(rank());
   std::string to, host;
-  deadline += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.timeouts.silence));
+  const std::chrono::duration<double> silence(options_.timeouts.silence);
+  deadline += std::chrono::duration_cast<Clock::duration>(silence);
+  Deadline heard = Clock::now(), looked = heard;  // as in monitor()
   for (std::string why = "rank 0 has not sent its address yet";;) {
     pollfd entry = channel_->poll_entry();
     poll(&entry, 1, to.empty() ? std::min(100, milliseconds_left(deadline)) : int(kPause.count()));
+    heard += held_up(&looked);
     const bool open = channel_->advance();
     while (const auto frame = channel_->take()) {
+      heard = Clock::now();
       if (frame->kind == 'a') throw Error(frame->payload, Exit::peer_lost);
       if (frame->kind != 'p') continue;
       FieldReader fields(frame->payload);
@@ -184,6 +192,7 @@ void Rendezvous::go_to_parent(Deadline deadline) {
     }
     if (!open)
       throw Error(cat(above_, " is gone: its process ended or was killed, or its machine is lost"), Exit::peer_lost);
+    if (looked - heard > silence) throw Error(why_silent(above_, silence.count()), Exit::peer_lost);
     if (!to.empty()) {
       Entrance e = enter(parse_endpoint(to), secret_, {Purpose::rendezvous, rank(), size()},
                          of_attempt(deadline, options_.timeout));
@@ -288,8 +297,7 @@ void Rendezvous::monitor() {
       // Compares with the time before reading: a process that was itself suspended still finds messages that arrived
       // meanwhile.
       if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
-        set_failure(cat(above_, " gave no sign of life for ", options_.timeouts.silence,
-                        " s: stopped, or its machine or the network to it is lost"));
+        set_failure(why_silent(above_, options_.timeouts.silence));
     } catch (const Error& e) {
       open = false;
       set_failure(cat("the connection to ", above_, " cannot be trusted: ", e.what()));

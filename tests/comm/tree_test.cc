@@ -143,6 +143,27 @@ TEST(Tree, FailedOrMissingInnerRankIsNamed) {
   });
 }
 
+// Rank 0 stops after it has admitted a rank whose parent is another one, and before it says where that one is.
+TEST(Tree, SilentRankZeroIsNamedByARankWithoutParent) {
+  Setting s{.ranks = 4, .timeout = 8, .fan_out = 2};
+  s.timeouts.silence = 0.5;
+  Doorkeeper rank_zero(std::move(*listen_on("127.0.0.1", s.port)), s.secret, Purpose::rendezvous);
+  std::atomic<bool> over{false};
+  std::thread admits([&] {
+    for (std::vector<Guest> guests; !over; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      for (Guest& guest : rank_zero.admit()) guests.push_back(std::move(guest));
+  });
+  std::string error;
+  try {
+    Rendezvous rank_three(options(s, 3));
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  over = true;
+  admits.join();
+  EXPECT_TRUE(error.starts_with("rank 0 (127.0.0.1) gave no sign of life for 0.5 s")) << error;
+}
+
 // The other ranks of the tree are notified of a hang through rank 0.
 TEST(Tree, HangingRankIsNamed) {
   Setting s{.ranks = 12, .hasty = 11, .of_hasty = {.startup = 1, .silence = kAmple}, .fan_out = 2};
