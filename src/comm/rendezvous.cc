@@ -84,7 +84,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
     if (options_.listening) options_.listening(server_->port());
   }
   try {
-    join();
+    enter_tree(join());
     monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
   } catch (const std::exception& e) {
@@ -108,7 +108,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
   }
 }
 
-void Rendezvous::join() {
+Deadline Rendezvous::join() {
   const Deadline deadline = after(options_.timeout);
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
@@ -130,7 +130,7 @@ void Rendezvous::join() {
         secret_ = key.secret;
         channel_ = std::make_unique<Channel>(std::move(e.fd), std::move(e.session));
         above_ = cat("rank 0 (", me.host, ")");
-        return enter_tree(deadline);
+        return deadline;
       }
       if (reason.empty()) reason = e.why;
       const std::string said = cat("port ", to.port, ": ", e.why);

@@ -102,7 +102,7 @@ class Rendezvous {
   };
 
  private:
-  void join();
+  Deadline join();  // connects to rank 0; returns the deadline for all ranks to connect
   void enter_tree(Deadline);
   void go_to_parent(Deadline);
   void monitor();
