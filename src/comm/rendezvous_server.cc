@@ -274,7 +274,8 @@ void RendezvousServer::find_hanging() {
     if (m.entered < least) least = m.entered, behind.clear();
     if (m.entered == least) behind.push_back(r);
   }
-  const bool someone_waits = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting; });
+  const bool someone_waits =
+      std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting && !m.quit; });
   const std::vector<int>& guilty = busy.empty() ? behind : busy;
   if (guilty.empty() || !someone_waits) return;
   double limit = 0;

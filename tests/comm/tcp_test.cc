@@ -314,6 +314,22 @@ TEST(Failure, SlowRankIsNotAHang) {
   });
 }
 
+// The last heartbeat of a rank that leaves may say that it waits.
+TEST(Failure, RankThatHasLeftWaitsForNobody) {
+  patiently({0.6, 6, 30}, [](double limit) {
+    const Setting s{.ranks = 2, .timeouts = {.startup = limit, .silence = kAmple}};
+    return all_well(run(s, [&](Rendezvous& r) {
+      const auto rest = [&](double share) {
+        if (r.rank() == 0) std::this_thread::sleep_for(std::chrono::duration<double>(share * limit));
+      };
+      rest(0.5);
+      r.barrier("end");
+      rest(2);  // rank 1 leaves
+      r.throw_if_failed();
+    }));
+  });
+}
+
 TEST(Failure, DisagreeingRanksStop) {
   const auto errors = run({.ranks = 2}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
