@@ -422,7 +422,7 @@ void Rendezvous::fail(const std::string& why) {
 }
 
 Error Rendezvous::first_error(const Error& mine) {
-  if (mine.code() == Exit::peer_lost) return mine;
+  if (mine.code() == Exit::peer_lost && !failure().empty()) return mine;  // it is that failure
   fail(mine.what());
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });

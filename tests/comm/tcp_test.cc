@@ -330,6 +330,17 @@ TEST(Failure, RankThatHasLeftWaitsForNobody) {
   });
 }
 
+// An error that says that another rank is lost may be this rank's own observation, of which nobody else knows.
+TEST(Failure, RankThatCannotReachAnotherReportsIt) {
+  const std::string said = "rank 1 cannot reach rank 2";
+  const auto errors = run({.ranks = 3}, [&](Rendezvous& r) {
+    if (r.rank() == 1) throw r.first_error(Error(said, Exit::peer_lost));
+    r.barrier("never");
+  });
+  expect_all(errors, cat("4 rank 1 (", host_name(), ") failed: ", said), 1);
+  EXPECT_EQ(errors[1], cat("4 ", said));
+}
+
 TEST(Failure, DisagreeingRanksStop) {
   const auto errors = run({.ranks = 2}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
