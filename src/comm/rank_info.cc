@@ -76,6 +76,12 @@ bool in_slurm_step(const Variables& v) {
   return step && *step < 0xfffffff0;
 }
 
+// True if srun set the variables of MPICH, too, as it does with PMI-2: then Slurm's say the same and more.
+bool srun_sets_pmi(const Variables& v) {
+  return in_slurm_step(v) && v.text("PMI_RANK") == v.text("SLURM_PROCID") &&
+         v.text("PMI_SIZE") == v.text("SLURM_STEP_NUM_TASKS");
+}
+
 RankInfo from_slurm(const Variables& v) {
   RankInfo r;
   r.launcher = "Slurm";
@@ -101,7 +107,7 @@ RankInfo from_anyone(const RankFlags& flags, const Variables& v) {
   if (flags.rank >= 0 || flags.world >= 0) return from_flags(flags);
   if (v.has("RANK") || v.has("WORLD_SIZE")) return from(kEnvironment, v);
   if (v.has("OMPI_COMM_WORLD_SIZE")) return from(kOpenMpi, v);
-  if (v.has("PMI_SIZE")) return from(kMpich, v);
+  if (v.has("PMI_SIZE") && !srun_sets_pmi(v)) return from(kMpich, v);
   if (in_slurm_step(v)) return from_slurm(v);
   if (v.number_or("SLURM_NTASKS", 1) > 1)
     refuse(cat("this Slurm job has ", v.number("SLURM_NTASKS"),

@@ -28,7 +28,8 @@ std::string value_of(const EnvironmentVariables&, const char* name);  // "" if i
 
 // Precedence: flags, RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*; rank and size come from the same source.
 // Slurm's variables count only inside a step: a batch script, and processes that mpirun starts in it, inherit the
-// script's values. Throws Error(usage) for incomplete, contradictory or non-numeric values.
+// script's values. They precede PMI_* of the same rank and size, which srun sets with PMI-2. Throws Error(usage) for
+// incomplete, contradictory or non-numeric values.
 RankInfo find_ranks(const RankFlags&, const EnvironmentVariables&);
 
 // "n[1-3,07],login1" -> n1 n2 n3 n07 login1; with several bracket groups the last one varies fastest.

@@ -111,6 +111,16 @@ TEST(RankInfo, SrunWithPmixUsesSlurmLocalRanks) {
   EXPECT_EQ(find_ranks({}, env).local_rank, 1);
 }
 
+TEST(RankInfo, SrunWithPmi2UsesSlurmHostsAndLocalRanks) {
+  EnvironmentVariables env = slurm_step();
+  env["PMI_RANK"] = "5", env["PMI_SIZE"] = "8", env["PMI_JOBID"] = "42.0", env["PMI_FD"] = "9";
+  const RankInfo r = find_ranks({}, env);
+  EXPECT_EQ(r.rank, 5);
+  EXPECT_EQ(r.world, 8);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.host, "gpu-007");
+}
+
 TEST(RankInfo, ABatchScriptIsNotARank) {
   const EnvironmentVariables script = {
       {"SLURM_JOB_ID", "42"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "2"}};
