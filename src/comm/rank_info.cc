@@ -179,6 +179,10 @@ RankInfo find_ranks(const RankFlags& flags, const EnvironmentVariables& environm
   if (flags.local_rank >= 0) r.local_rank = flags.local_rank;
   if (r.world < 1 || r.rank >= r.world)
     refuse(cat(r.launcher, ": rank ", r.rank, " of ", r.world, " ranks does not exist; ranks count from 0"));
+  if (r.launcher.empty() && !flags.rendezvous.empty())
+    refuse(
+        "--rendezvous: nothing gives the rank of this process; add --rank and --world-size, or start it with a "
+        "launcher");
   if (r.world == 1) return r;
   if (v.has("MASTER_ADDR")) r.host = v.text("MASTER_ADDR");
   if (v.has("MASTER_PORT")) {

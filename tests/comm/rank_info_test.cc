@@ -155,6 +155,7 @@ TEST(RankInfo, IncompleteAndInvalidNumbersAreRefused) {
   EXPECT_NE(error_of({}, {{"RANK", "0"}}).find("WORLD_SIZE is not set"), std::string::npos);
   EXPECT_NE(error_of({}, {{"WORLD_SIZE", "2"}}).find("RANK is not set"), std::string::npos);
   EXPECT_NE(error_of({.rank = 0}, {}).find("--world-size"), std::string::npos);
+  EXPECT_NE(error_of({.rendezvous = "head:29500"}, {}).find("add --rank and --world-size"), std::string::npos);
   for (const char* bad : {"-1", "x", "1x", "", "99999999999999999999", " 1", "0x1"})
     EXPECT_NE(error_of({}, {{"RANK", bad}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}), "no error") << bad;
   EXPECT_NE(error_of({}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("rank 2 of 2"), std::string::npos);
