@@ -110,8 +110,7 @@ std::unique_ptr<Communicator> Machine::connect(const std::string& name) const {
                   value_of(environment, "ATHANOR_SHM_DISABLE") != "1", name);
 }
 
-Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
-  if (ranks.world == 1) return {};
+void Machine::meet(const Config& config, const RankInfo& ranks) {
   const EnvironmentVariables environment = process_environment();
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): rendezvous at ", ranks.host, " port ",
             ranks.port);
@@ -131,16 +130,19 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
   secret_->remove();  // all ranks have connected
-  control_ = connect("tcp");
+}
+
+Machine::Neighbours Machine::find_neighbours() const {
+  if (!rendezvous_) return {};
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);
-  for (int r = 0; r < ranks.world; ++r) {
+  for (int r = 0; r < rendezvous_->size(); ++r) {
     if (all[size_t(r)] != me) continue;
-    if (r == ranks.rank) here.index = here.count;
+    if (r == rendezvous_->rank()) here.index = here.count;
     ++here.count;
   }
-  log::info("all ", ranks.world, " ranks have joined, ", here.count, " of them on this machine");
+  log::info("all ", rendezvous_->size(), " ranks have joined, ", here.count, " of them on this machine");
   return here;
 }
 
@@ -221,8 +223,10 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
     throw Error(cat("device cuda: ", why), Exit::usage);
   if (gpu && ranks.rank == 0) warn_of_shared_steps(config);
-  const Neighbours here = meet(config, ranks);
+  if (ranks.world > 1) meet(config, ranks);
   run([&] {
+    if (rendezvous_) control_ = connect("tcp");
+    const Neighbours here = find_neighbours();
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);

@@ -55,7 +55,8 @@ class Machine {
     int index = 0, count = 1;
   };
   std::unique_ptr<Communicator> connect(const std::string& name) const;
-  Neighbours meet(const Config&, const RankInfo&);
+  void meet(const Config&, const RankInfo&);
+  Neighbours find_neighbours() const;
   void open_cpu(const Config&, const Neighbours&);
   void open_gpu(const Config&, const RankInfo&, const Neighbours&);
   int claim_gpu(int local_rank);  // returns the GPU's index; no other rank has it

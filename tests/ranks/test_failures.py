@@ -123,6 +123,15 @@ class DisagreementTest(RanksTest):
         self.assertIn("different configurations", said)
         self.assertIn('rank 1 has learning_rate: 0.5', said)
 
+    def test_missing_network_interface_is_reported_by_all(self):
+        port = free_port()
+        first, second = [self.start("train", self.config, env={**self.rank_variables(rank, 2, port), **more})
+                         for rank, more in enumerate(({}, {"ATHANOR_SOCKET_IFNAME": "=nosuch"}))]
+        self.assertEqual(self.finish(second).code, USAGE)
+        done = self.finish(first)
+        self.assertEqual(done.code, PEER_LOST, str(done))
+        self.assertRegex(done.err, r'rank 1 \(\S+\) failed: no network interface .* matches "=nosuch"')
+
     def test_machine_specific_options_may_differ(self):
         port = free_port()
         processes = [self.start("train", self.config, "--set", f"threads={1 + rank}",
