@@ -70,7 +70,18 @@ Option Option::show_default() { return Option(option_->capture_default_str()); }
 Option Option::one_value() { return Option(option_->allow_extra_args(false)); }
 Option Option::values(int count) { return Option(option_->expected(count)); }
 Option Option::check(const Check& check) { return Option(option_->check(*check)); }
-Option Option::size_in_bytes() { return Option(option_->transform(CLI::AsSizeValue(true))); }
+Option Option::size_in_bytes() {
+  const CLI::AsSizeValue size(true);
+  const auto to_bytes = [size](std::string& text) -> std::string {
+    const std::string given = text;
+    try {  // AsSizeValue reads -5 as 2^64 - 5 and 010 as 8
+      if (given.find_first_of("123456789") == 0 && size(text).empty()) return "";
+    } catch (const CLI::ValidationError&) {  // NOLINT(bugprone-empty-catch): the message below says what is expected
+    }
+    return cat("expected a whole number of bytes above 0, with or without a unit (5GB, 500MiB), got ", given);
+  };
+  return Option(option_->transform(CLI::Validator(to_bytes, size.get_description())));
+}
 Option Option::needs(const Option& other) { return Option(option_->needs(other.option_)); }
 Option Option::needs(const std::string& flag) { return Option(option_->needs(flag)); }
 Option Option::group(const std::string& heading) { return Option(option_->group(heading)); }

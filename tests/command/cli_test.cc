@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "command/command.h"
 
 namespace athanor {
@@ -88,6 +89,11 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   expect_refused(sample("--seed", "18446744073709551616"),
                  {"--seed: expected a whole number from 0 to 18446744073709551615"});
   expect_refused(sample("--seed", "-1"), {"--seed: expected a whole number"});
+  for (const char* size : {"-5GB", "0", "1.5GB", "5XB", "010GB", "99999999999GB", "nan", ""})
+    expect_refused({"export", "x", "y", "--max-shard-size", size},
+                   {cat("--max-shard-size: expected a whole number of bytes above 0, with or without a unit (5GB, "
+                        "500MiB), got ",
+                        size)});
   expect_refused({"launch", "-n", "99999999999", "train"}, {"expected a whole number"});
   expect_refused({"plan", "x.json", "--gpu", "h200", "--ranks", "99999"}, {"--ranks: expected 0 to 65536, got 99999"});
 }
