@@ -126,6 +126,9 @@ void require_sense(const ExportArgs& args) {
     refuse("--check compares whole models, and --format peft writes only adapters; leave --check out");
   if (args.group_size != ExportArgs{}.group_size && !int_bits_named(args.dtype))
     refuse("--group-size works only with --dtype w4a16 and w8a16, got ", args.dtype, "; leave it out");
+  if (args.max_shard_bytes != ExportArgs{}.max_shard_bytes && (args.format == "gguf" || args.format == "peft"))
+    refuse("--max-shard-size works only with --format hf, compressed-tensors and gptq: ", args.format,
+           " writes one file of weights; leave it out");
   std::error_code ignored;
   for (const std::string& path : {args.to, text.imatrix})
     if (!path.empty() && fs::exists(fs::symlink_status(path, ignored)))
@@ -267,7 +270,7 @@ void add_export(Cli& cli) {
       .show_default()
       .check(one_of(dtype_names()));
   verb.add_option("--max-shard-size", args->max_shard_bytes,
-                  "hf: maximum size of a weight file, in bytes or with a unit (5GB, 500MiB)")
+                  "hf, compressed-tensors, gptq: maximum size of a weight file, in bytes or with a unit (5GB, 500MiB)")
       .show_default()
       .size_in_bytes()
       .check(in_range(int64_t{1}, int64_t{1} << 60));

@@ -68,6 +68,9 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
     expect_refused({"export", "x", "y", flag, "1"}, {flag, " requires --check"});
   expect_refused({"export", "x", "y", "--calibrate-samples", "1"}, {" requires --calibrate"});
   expect_refused({"export", "x", "y", "--group-size", "32"}, {"--group-size works only with --dtype w4a16"});
+  for (const char* format : {"gguf", "peft"})
+    expect_refused({"export", "x", "y", "--format", format, "--max-shard-size", "1MB"},
+                   {"--max-shard-size works only with --format hf, compressed-tensors and gptq", format});
   expect_refused({"export", "x", "y", "--dtype", "w4a16"}, {"; take --format compressed-tensors or gptq"});
   expect_refused({"plan", "x", "--ranks", "4", "--simulate"}, {"plan --simulate", "with --gpus"});
   expect_refused({"plan", "x", "--gpu", "h200", "--search"}, {"plan --search", "--ranks, at least 1"});
