@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -192,8 +193,9 @@ GgufReader::GgufReader(const std::string& path) : path_(path), file_(open_regula
 std::optional<double> GgufReader::number(const std::string& key) const {
   const auto it = pairs_.find(key);
   if (it == pairs_.end()) return std::nullopt;
-  if (const auto* value = std::get_if<double>(&it->second)) return *value;
-  throw Error(cat(path_, ": ", printable(key), " is a text; expected a number"));
+  const auto* value = std::get_if<double>(&it->second);
+  if (value && std::isfinite(*value)) return *value;
+  throw Error(cat(path_, ": ", printable(key), " is ", value ? cat(*value) : "a text", "; expected a finite number"));
 }
 
 std::optional<std::string> GgufReader::text(const std::string& key) const {

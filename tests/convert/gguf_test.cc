@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "convert/floats.h"
 #include "convert/gguf_reader.h"
@@ -262,8 +263,8 @@ TEST_F(Gguf, QuantizedFilesAreReadDequantized) {
   }
 }
 
-// Before memory is allocated for it.
-TEST_F(Gguf, OffsetsBeyondTheFileAreRefused) {
+// Before memory is allocated for them.
+TEST_F(Gguf, OffsetsBeyondTheFileAndInfiniteNumbersAreRefused) {
   fill(shape(ModelType::mixtral), DType::f32);
   write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
   const std::string whole = slurp(at("a.gguf"));
@@ -284,6 +285,8 @@ TEST_F(Gguf, OffsetsBeyondTheFileAreRefused) {
            {error_with(kMany, after("llama.block_count")), {"llama.block_count is 8388608", tensors_named}},
            {error_with(kMany, after("llama.expert_count")),
             {"llama.expert_count is 8388608", "ffn_gate_exps.weight has 3"}},
+           {error_with(std::numeric_limits<float>::infinity(), after("llama.rope.freq_base")),
+            {"'llama.rope.freq_base' is inf", "expected a finite number"}},
            {error_with(kHuge, after("output.weight")),
             {"'output.weight'", "dimension 0 is 1099511627776", "expected 1 to"}},
            {error_with(kHuge, after("output.weight") + 20), {"'output.weight'", "byte 1099511627776"}}}) {
