@@ -30,14 +30,21 @@ DType float_of(GgmlType type) {
   return type == GgmlType::f32 ? DType::f32 : type == GgmlType::f16 ? DType::f16 : DType::bf16;
 }
 
-// A scale too large for f16 is stored as infinity, which dequantizes to non-finite values.
-void require_finite(const GgmlTypeInfo& info, std::span<const std::byte> row, std::string_view what) {
+// Refuses values that need a scale too large for f16. It is stored as infinity, which dequantizes to non-finite values.
+// If the squares of values overflow, too, q6_K stores zeros; kMost is its largest value, and the largest of all types.
+void require_finite(const GgmlTypeInfo& info, std::span<const float> from, std::span<const std::byte> row,
+                    std::string_view what) {
+  constexpr float kMost = 65504.0f * 128 * 32;
+  const auto refuse = [&] {
+    throw Error(cat(what, ": holds values too large for the f16 scales of ", info.name, "; take bf16 or f32"));
+  };
+  for (const float value : from)
+    if (std::abs(value) > kMost) refuse();
   std::vector<float> values(static_cast<size_t>(info.block));
   for (size_t at = 0; at < row.size(); at += size_t(info.bytes)) {
     info.dequantize(row.data() + at, values.data());
     for (const float value : values)
-      if (!std::isfinite(value))
-        throw Error(cat(what, ": holds values too large for the f16 scales of ", info.name, "; take bf16 or f32"));
+      if (!std::isfinite(value)) refuse();
   }
 }
 
@@ -80,8 +87,9 @@ void append_ggml(GgmlType type, const GgmlRows& rows, ThreadPool* pool, std::vec
   const auto quantize = [&](int64_t piece) {
     for (int64_t row = piece * step; row < std::min(count, (piece + 1) * step); ++row) {
       std::byte* const to = out.data() + begin + row * row_bytes;
-      info.quantize(rows.values.subspan(size_t(row * rows.columns), size_t(rows.columns)), rows.importance, to);
-      require_finite(info, {to, size_t(row_bytes)}, rows.what);
+      const auto from = rows.values.subspan(size_t(row * rows.columns), size_t(rows.columns));
+      info.quantize(from, rows.importance, to);
+      require_finite(info, from, {to, size_t(row_bytes)}, rows.what);
     }
   };
   const int64_t pieces = (count + step - 1) / step;

@@ -145,11 +145,13 @@ TEST(GgmlType, BytesDoNotDependOnThreads) {
 TEST(GgmlType, ScalesBeyondF16AreRefused) {
   for (const Fingerprints& f : kOfGgml) {
     std::vector<float> values(size_t(ggml_info(f.type).block), 1.0f);
-    values[3] = -3e8f;
     std::vector<std::byte> out;
-    EXPECT_ERROR(
-        append_ggml(f.type, {.values = values, .columns = int64_t(values.size()), .what = "blk.0"}, nullptr, out),
-        "blk.0", "too large", ggml_info(f.type).name);
+    for (const float value : {-3e8f, 3e38f}) {
+      values[3] = value;
+      EXPECT_ERROR(
+          append_ggml(f.type, {.values = values, .columns = int64_t(values.size()), .what = "blk.0"}, nullptr, out),
+          "blk.0", "too large", ggml_info(f.type).name);
+    }
     values[3] = INFINITY;
     EXPECT_ERROR(
         append_ggml(f.type, {.values = values, .columns = int64_t(values.size()), .what = "blk.0"}, nullptr, out),
