@@ -104,15 +104,13 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
   const std::string path = cat(dir, "/", file.name);
   std::vector<Row> rows;
   try {
-    const auto json = nlohmann::json::parse(read_file(path, kMaxStateBytes));
+    const auto json = parse_json_text<nlohmann::json>(read_file(path, kMaxStateBytes), path);
     if (!json.is_object()) return "";
     for (const auto& [key, value] : json.items()) {
       const std::string shown = json_text(value);
       rows.push_back(
           {bare(key), shown.size() > kMaxValueShown ? cat(bare(shown.substr(0, kMaxValueShown)), "...") : bare(shown)});
     }
-  } catch (const nlohmann::json::exception& e) {
-    return cat("  not valid JSON: ", json_problem(e.what()), "\n");
   } catch (const Error& e) {
     return cat("  ", e.what(), "\n");
   }
