@@ -18,6 +18,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
+constexpr const char* kIndex = ".index.json";
 
 bool exists(const std::string& path) {
   struct stat info;
@@ -27,6 +28,16 @@ bool exists(const std::string& path) {
 bool is_folder(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Whether the weights of a folder are those of its index, not of a single file. A folder with a manifest may hold other
+// files besides those that it lists, which no verification has read.
+bool is_indexed(const std::string& folder, const std::string& single) {
+  if (exists(cat(folder, "/", kManifestName))) return read_manifest(folder).find_file(single + kIndex) != nullptr;
+  if (!exists(cat(folder, "/", single, kIndex))) return false;
+  if (!exists(cat(folder, "/", single))) return true;
+  log::info(folder, ": holds ", single, " and ", single, kIndex, "; the single file is read, as by transformers");
+  return false;
 }
 
 int64_t data_bytes(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
@@ -52,14 +63,13 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
 }
 
 WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : path_(path) {
-  const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
-  const bool both = exists(index) && exists(cat(path, "/", single));
-  if (both)
-    log::info(path, ": holds ", single, " and ", single, ".index.json; the single file is read, as by transformers");
-  if (is_folder(path) && exists(index) && !both) {
-    add_indexed(index);
+  const std::string single = stem + ".safetensors";
+  if (!is_folder(path)) {
+    add_file(path);
+  } else if (is_indexed(path, single)) {
+    add_indexed(cat(path, "/", single, kIndex));
   } else {
-    add_file(is_folder(path) ? cat(path, "/", single) : path);
+    add_file(cat(path, "/", single));
   }
   leave_out_buffers();
   add_prefix();

@@ -2,6 +2,8 @@
 // index refers to files outside its folder.
 #include "checkpoint/weights.h"
 
+#include "base/checksum.h"
+#include "checkpoint/manifest.h"
 #include "tests/checkpoint/scratch.h"
 
 namespace athanor::test {
@@ -73,6 +75,13 @@ TEST_F(Weights, FolderSingleFileAndShardsGiveTheSameBytes) {
   EXPECT_NE(index.find("\"total_size\": 840"), index.npos);
   spill(at("model.safetensors.index.json"), index);
   expect_all_tensors(dir);
+  save_safetensors(at("model.safetensors"), {});
+  EXPECT_TRUE(WeightFiles(dir).tensors().empty()) << "the single file is read, as by transformers";
+  Manifest of_shards;
+  of_shards.files.push_back(
+      {.name = "model.safetensors.index.json", .bytes = int64_t(index.size()), .xxh3 = xxh3_hex(index)});
+  spill(at("manifest.json"), manifest_json(of_shards));
+  expect_all_tensors(dir);  // no verification has read the single file
 }
 
 TEST_F(Weights, BareModelNamesGetTheirPrefix) {
