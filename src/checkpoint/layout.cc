@@ -35,6 +35,10 @@ std::optional<int64_t> parse_hidden(std::string_view name, std::string_view suff
   return parse_step_folder(name.substr(1, name.size() - 1 - suffix.size()));
 }
 
+bool is_checkpoint_name(std::string_view name) {
+  return parse_step_folder(name) || parse_diverged_folder(name) || parse_tmp_folder(name) || parse_aside_folder(name);
+}
+
 }  // namespace
 
 std::string step_folder(int64_t step) { return numbered(kStep, step); }
@@ -46,6 +50,17 @@ std::optional<int64_t> parse_step_folder(std::string_view name) { return parse_n
 std::optional<int64_t> parse_diverged_folder(std::string_view name) { return parse_numbered(name, kDiverged); }
 std::optional<int64_t> parse_tmp_folder(std::string_view name) { return parse_hidden(name, kTmp); }
 std::optional<int64_t> parse_aside_folder(std::string_view name) { return parse_hidden(name, kAside); }
+
+void require_outside_checkpoints(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::path at = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+  for (; at.has_relative_path(); at = at.parent_path())
+    if (is_checkpoint_name(at.filename().string()) && fs::exists(at.parent_path() / kLockName, ignored))
+      throw Error(cat(path, ": ", at.string(), " has the name of a checkpoint of the run in ",
+                      at.parent_path().string(), ", which may delete it; give another path"),
+                  Exit::usage);
+}
 
 std::vector<std::string> folder_names(const std::string& path) {
   std::error_code error;

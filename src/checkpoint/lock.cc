@@ -65,6 +65,7 @@ bool names(const std::string& path, const Fd& file) {
 
 RunLock::RunLock(std::string root)
     : root_(std::move(root)), holder_(cat("host ", host_name(), ", process ", getpid())) {
+  require_outside_checkpoints(root_);
   make_dirs(root_);
   if (const std::string other = take(); !other.empty())
     throw Error(cat("save folder ", root_, " is in use by another run (", other,

@@ -25,7 +25,8 @@ namespace athanor {
 // folder, and removes incomplete steps of killed runs once it holds the lock.
 class RunLock {
  public:
-  explicit RunLock(std::string root);  // throws an Error naming the host and process that hold it
+  // Throws an Error naming the host and process that hold it, or if it is inside a checkpoint of a run.
+  explicit RunLock(std::string root);
   const std::string& root() const { return root_; }
   // Recreates `.lock` if somebody deleted it, with a warning. Throws an Error if another run has locked the folder
   // since.

@@ -129,10 +129,8 @@ void require_sense(const ExportArgs& args) {
   if (args.max_shard_bytes != ExportArgs{}.max_shard_bytes && (args.format == "gguf" || args.format == "peft"))
     refuse("--max-shard-size works only with --format hf, compressed-tensors and gptq: ", args.format,
            " writes one file of weights; leave it out");
-  std::error_code ignored;
   for (const std::string& path : {args.to, text.imatrix})
-    if (!path.empty() && fs::exists(fs::symlink_status(path, ignored)))
-      refuse(path, ": exists already; give a new name");
+    if (!path.empty()) require_new_path(path);
 }
 
 PrunedExport pruned_by_wanda(const ExportArgs& args, const Importance& inputs) {

@@ -9,6 +9,7 @@
 #include "config/choices.h"
 #include "convert/floats.h"
 #include "convert/gguf_names.h"
+#include "convert/new_folder.h"
 #include "model/model.h"
 
 namespace athanor {
@@ -238,8 +239,7 @@ class GgufModelWriter {
 }  // namespace
 
 int64_t write_gguf(const ModelFolder& model, const std::string& path, const GgufOptions& options) {
-  if (std::filesystem::exists(std::filesystem::symlink_status(path)))
-    throw Error(cat(path, ": exists already; give a new file"), Exit::usage);
+  require_new_path(path);
   return GgufModelWriter(model, options).write(path);
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/layout.h"
 
 namespace athanor {
 namespace fs = std::filesystem;
@@ -17,10 +18,16 @@ std::string without_slash(const std::string& path) {
   return plain;
 }
 
-NewFolder::NewFolder(const std::string& path) : final_(without_slash(path)) {
+void require_new_path(const std::string& path) {
   std::error_code ignored;
-  if (fs::exists(fs::symlink_status(final_, ignored)))
-    throw Error(cat(final_, ": exists already; give a new folder"), Exit::usage);
+  const std::string plain = without_slash(path);
+  if (fs::exists(fs::symlink_status(plain, ignored)))
+    throw Error(cat(path, ": exists already; give a new name"), Exit::usage);
+  require_outside_checkpoints(plain);
+}
+
+NewFolder::NewFolder(const std::string& path) : final_(without_slash(path)) {
+  require_new_path(final_);
   make_dirs(parent_dir(final_));
   tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", getpid(), ".tmp");
   remove_tree(tmp_);

@@ -8,9 +8,12 @@ namespace athanor {
 // "out" for "out/".
 std::string without_slash(const std::string& path);
 
+// Throws Error(usage) if the path exists, or is no path for other files (require_outside_checkpoints()).
+void require_new_path(const std::string& path);
+
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);  // throws Error(usage) if the path exists already
+  explicit NewFolder(const std::string& path);  // require_new_path()
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   ~NewFolder();

@@ -214,6 +214,16 @@ TEST_F(Store, LockHasOneHolderAndNamesIt) {
   const RunLock again(root);  // freed by the destructor
 }
 
+// A run would count such a save folder as its own checkpoint, and remove it with the checkpoint around it.
+TEST_F(Store, NoSaveFolderIsInsideACheckpoint) {
+  const RunLock lock(root);
+  save_sample(lock, 3);
+  for (const std::string& path : {step(3), step(3) + "/run", step(4), root + "/diverged-00000003/run/"})
+    EXPECT_ERROR(RunLock{path}, "has the name of a checkpoint of the run in");
+  EXPECT_EQ(list_checkpoints(root).size(), 1u);
+  const RunLock other(root + "/run");
+}
+
 TEST_F(Store, RemovedLockFileStillExcludesASecondRun) {
   RunLock lock(root);
   const std::string file = root + "/.lock";

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/store.h"
+#include "convert/gguf_model.h"
 #include "tests/convert/model_scratch.h"
 
 namespace athanor::test {
@@ -206,6 +208,20 @@ TEST_F(HfFolder, NothingIsOverwrittenOrLeftHalfWritten) {
   EXPECT_ERROR(write_hf_folder(model, at("out/deep/model"), {}), "exists already");
   std::filesystem::create_symlink("nowhere", at("link"));
   EXPECT_ERROR(write_hf_folder(model, at("link"), {}), "exists already");
+}
+
+// A run would take such a folder for its own checkpoint, and removes the files inside its checkpoints with them.
+TEST_F(HfFolder, NothingIsWrittenUnderTheNameOfACheckpointOfARun) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const ModelFolder model(write("in"));
+  const RunLock run(at("run"));
+  for (const char* name : {"step-00000007", "../run/step-00000007/", "diverged-00000007", ".step-00000007.tmp",
+                           ".step-00000007.old", "step-00000007/hf"})
+    EXPECT_ERROR(write_hf_folder(model, cat(at("run/"), name), {}), "has the name of a checkpoint of the run in");
+  EXPECT_ERROR(write_gguf(model, at("run/step-00000007/m.gguf"), {}), "has the name of a checkpoint of the run in");
+  EXPECT_TRUE(list_checkpoints(at("run")).empty());
+  write_hf_folder(model, at("run/hf"), {});
+  write_hf_folder(model, at("exports/step-00000007"), {});
 }
 
 TEST_F(HfFolder, TokenizerFilesAreCopied) {
