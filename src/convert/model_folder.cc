@@ -104,7 +104,7 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links,
     config_ = read_config(path_, links);
     open_folder();
   }
-  if (averages_) require_averages();
+  if (averages_) averages_ = find_averages();
   check_weights(!model.elsewhere);
   if (checkpoint_) find_two_of_four();
 }
@@ -139,27 +139,6 @@ void ModelFolder::open_folder() {
     for (const std::string& file : files_->paths())
       if (links_ == Links::inside) require_in_folder(path_, base_name(file), path_behind(file));
   }
-}
-
-void ModelFolder::require_averages() const {
-  const auto is_average = [](const auto& tensor) {
-    return tensor.first.starts_with(cat(kEmaState, ".")) ||
-           tensor.first.starts_with(cat(kAverageMinusWeightState, "."));
-  };
-  if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
-    throw Error(cat(path_,
-                    ": holds no averages of the weights; expected a checkpoint of a run with averaging.ema_decay or "
-                    "averaging.tail_start above 0"),
-                Exit::usage);
-}
-
-std::string ModelFolder::stored_name(const std::string& name) const {
-  const std::string average = cat(kEmaState, ".", name);
-  return averages_ && checkpoint_->tensors().contains(average) ? average : name;
-}
-
-bool ModelFolder::has_average_minus_weight(const std::string& name) const {
-  return checkpoint_ && checkpoint_->tensors().contains(cat(kAverageMinusWeightState, ".", name));
 }
 
 ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
@@ -463,21 +442,6 @@ void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<
 void ModelFolder::read_run(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   read_unchecked(w, begin, end, out);
   if (count_non_finite(out, w.dtype) > 0) refuse_non_finite();
-}
-
-// The weights that the run's evaluations use: weight plus average-minus-weight, in f32.
-void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
-  const CheckpointReader::Info& weight = checkpoint_->at(name);
-  const std::string difference = cat(kAverageMinusWeightState, ".", name);
-  std::vector<std::byte> bytes;
-  std::vector<float> sum, other;
-  read_stored(name, {weight.dtype, weight.shape}, begin, end, bytes);
-  to_floats(bytes, weight.dtype, sum);
-  read_stored(difference, {DType::f32, weight.shape}, begin, end, bytes);
-  to_floats(bytes, DType::f32, other);
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
-  const auto all = std::as_bytes(std::span(sum));
-  out.assign(all.begin(), all.end());
 }
 
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {

@@ -36,8 +36,8 @@ class ModelFolder {
  public:
   // path: as for verified_model(). A checkpoint without its manifest is an Error. averages: reads a checkpoint's
   // averages of the weights (averaging.ema_decay, averaging.tail_start) instead of the weights; frozen weights have no
-  // averages and are read as they are; an Error(usage) if there are none. The weights of schedule_free_adamw are always
-  // read as its averages.
+  // averages and are read as they are, as are all weights before the first update; an Error(usage) if there are none.
+  // The weights of schedule_free_adamw are always read as its averages.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
   // adapters: number of adapter folders so far in the chain of base folders.
   explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
@@ -138,7 +138,7 @@ class ModelFolder {
   void add_product(const Weight&, int64_t begin, int64_t end, std::vector<float>& values) const;
   void read_magnitudes(const Weight&) const;
   int64_t output_of(const Weight&, int64_t element) const;
-  void require_averages() const;
+  bool find_averages() const;
   std::string stored_name(const std::string& name) const;
   bool has_average_minus_weight(const std::string& name) const;
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/store.h"
 #include "convert/gguf_model.h"
+#include "param/param_store.h"
 #include "tests/convert/model_scratch.h"
 
 namespace athanor::test {
@@ -222,6 +223,32 @@ TEST_F(HfFolder, NothingIsWrittenUnderTheNameOfACheckpointOfARun) {
   EXPECT_TRUE(list_checkpoints(at("run")).empty());
   write_hf_folder(model, at("run/hf"), {});
   write_hf_folder(model, at("exports/step-00000007"), {});
+}
+
+// The optimizer sets averages in its first update; a checkpoint written before has zeros.
+TEST_F(HfFolder, AveragesBeforeTheFirstUpdateAreTheWeights) {
+  fill(shape(ModelType::llama), DType::f32);
+  const std::string config_json = slurp(write("in") + "/config.json");
+  const std::vector<std::byte> zeros(tensors.front().bytes.size());
+  std::vector<CheckpointTensor> weights, averages;
+  for (const OwnedTensor& t : tensors) {
+    weights.push_back({t.data, std::nullopt});
+    averages.push_back({t.data, std::nullopt});
+    averages.back().data.name = cat(kEmaState, ".", t.data.name);
+    averages.back().data.pieces = {std::span(zeros).first(t.bytes.size())};
+  }
+  const RunLock run(at("run"));
+  for (const int64_t updates : {0, 1}) {
+    CheckpointWriter writer(run, 1);
+    writer.add_safetensors("model.safetensors", weights);
+    writer.add_safetensors("optimizer.safetensors", averages);
+    writer.add_text("config.json", config_json);
+    writer.add_text("state.json", cat("{\"optimizer_steps\": ", updates, "}"));
+    const ModelFolder model(writer.commit(), true);
+    std::vector<std::byte> bytes;
+    model.read(model.weights().front(), 0, config.vocab_size, bytes);
+    EXPECT_EQ(bytes, updates == 0 ? tensors.front().bytes : zeros);
+  }
 }
 
 TEST_F(HfFolder, TokenizerFilesAreCopied) {
