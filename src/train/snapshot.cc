@@ -311,12 +311,17 @@ void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
   engine.start_states();
 }
 
-void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) {
+void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder, const ModelFolder& base) {
   const ParamStore& params = engine.model().params();
   const LoraOptions &own = engine.options().lora, &theirs = folder.options();
   const auto refuse = [&](const auto&... why) {
     throw Error(cat("lora.adapter: ", folder.path(), " ", why...), Exit::usage);
   };
+  if (const std::string found = weights_fingerprint(base);
+      !folder.fingerprint().empty() && found != folder.fingerprint())
+    refuse("has adapters of other weights than those of ", base.path(), " (fingerprint ", folder.fingerprint(),
+           ", here ", found, "): set init_from to their own base, ", folder.base(),
+           ", or export them with --format peft to use them on these weights all the same");
   if (own.rank != theirs.rank || own.scale() != theirs.scale())
     refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora.rank ", own.rank,
            " and a scale of ", own.scale(), " (lora.alpha ", own.alpha, "); give the run those of the folder");

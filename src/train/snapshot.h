@@ -62,9 +62,9 @@ void load_weights(Engine&, Device&, const ModelFolder&);
 // Sets magnitudes of new adapters (lora.variant dora) to the norms of their weights; does nothing if the adapters have
 // none.
 void init_magnitudes(Engine&, Device&, const ModelFolder&);
-// Loads adapters into an engine that has adapters. Throws Error(usage) naming both sides if rank, scale or layers
-// differ.
-void load_adapters(Engine&, Device&, const AdapterFolder&);
+// Loads adapters into an engine that has adapters. Throws Error(usage) naming both sides if rank, scale, layers or base
+// weights differ; an adapter in PEFT's format does not say what its base weights were.
+void load_adapters(Engine&, Device&, const AdapterFolder&, const ModelFolder& base);
 // Loads the weights, but no master weights, of a checkpoint, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Loads weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks:

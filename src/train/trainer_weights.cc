@@ -88,7 +88,7 @@ void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder
     engine_->init_weights(ParamStore::Init::trained);
     init_magnitudes(*engine_, backend_.device, *from);
     if (!config_.adapter.empty())
-      load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
+      load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)), *from);
   } else if (!from) {
     engine_->init_weights();
   }

@@ -245,6 +245,8 @@ TEST_F(AdapterRun, NewRunStartsFromSavedAdapters) {
   EXPECT_NE(error_of(config("third", lora({from, "lora.rank=2"}))).find("lora.rank 2"), std::string::npos);
   EXPECT_NE(error_of(config("third", lora({from, R"(lora.targets=["q_proj"])"}))).find("lora.targets"),
             std::string::npos);
+  EXPECT_NE(error_of(config("third", lora({from, "init_from=" + dir_.path() + "/first"}))).find("other weights"),
+            std::string::npos);
 }
 
 TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
