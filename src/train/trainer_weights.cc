@@ -87,8 +87,10 @@ void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder
   } else if (config_.lora_rank > 0) {
     engine_->init_weights(ParamStore::Init::trained);
     init_magnitudes(*engine_, backend_.device, *from);
-    if (!config_.adapter.empty())
-      load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)), *from);
+    if (!config_.adapter.empty()) {
+      const auto find = [&](const Verify& verify) { return verified_model(config_.adapter, verify).folder; };
+      load_adapters(*engine_, backend_.device, AdapterFolder(find_together(backend_.control, find)), *from);
+    }
   } else if (!from) {
     engine_->init_weights();
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <optional>
 
 #include "convert/hf_folder.h"
@@ -10,6 +11,7 @@
 #include "convert/peft_folder.h"
 #include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"
+#include "tests/expect_error.h"
 #include "tests/tiny_model.h"
 #include "tests/train/ranks_rig.h"
 #include "train/snapshot.h"
@@ -247,6 +249,9 @@ TEST_F(AdapterRun, NewRunStartsFromSavedAdapters) {
             std::string::npos);
   EXPECT_NE(error_of(config("third", lora({from, "init_from=" + dir_.path() + "/first"}))).find("other weights"),
             std::string::npos);
+  const std::string step = dir_.path() + "/first/step-00000008", file = step + "/model.safetensors";
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('\x42');
+  EXPECT_ERROR(run(config("third", lora({"lora.adapter=" + step}))), "is damaged: model.safetensors");
 }
 
 TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
