@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "base/int.h"
@@ -162,8 +163,10 @@ GgufReader::GgufReader(const std::string& path) : path_(path), file_(open_regula
     throw Error(cat(path_, ": has version ", version, " of GGUF; expected 2 or 3"), Exit::usage);
   const uint64_t tensors = in.count(kTensorBytes, "tensor_count", "tensors");
   const uint64_t pairs = in.count(kPairBytes, "metadata_kv_count", "keys");
+  std::set<std::string> keys;
   for (uint64_t i = 0; i < pairs; ++i) {
     const std::string key = in.text("a key");
+    if (!keys.insert(key).second) throw Error(cat(path_, ": the key ", printable(key), " appears twice"));
     const uint32_t kind = in.kind(key);
     if (kind == kArray)
       in.skip_array(key);

@@ -316,6 +316,16 @@ TEST_F(Gguf, DamagedFilesAreErrors) {
   }
 }
 
+TEST_F(Gguf, KeysThatAppearTwiceAreRefused) {
+  fill(shape(ModelType::llama), DType::f32);
+  write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
+  std::string changed = slurp(at("a.gguf"));
+  const std::string of = "llama.rope.freq_base", to = "llama.context_length";
+  changed.replace(changed.find(of), of.size(), to);
+  spill(at("b.gguf"), changed);
+  EXPECT_ERROR(ModelFolder(at("b.gguf")), "'llama.context_length' appears twice");
+}
+
 TEST_F(Gguf, RopeOfAPartOfAHeadIsRefused) {
   fill(shape(ModelType::llama), DType::f32);
   write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
