@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -26,6 +27,14 @@ constexpr int64_t kValuesPerByte = 2;  // maximum for the supported types
 // Bytes of each value type, by number; 0: a string or an array.
 constexpr std::array<int64_t, 13> kKindBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr uint32_t kString = 8, kArray = 9;
+
+// The decimal number that a writer rounded to f32, 1e-05 for 9.99999975e-06: the shortest one that rounds to it.
+double decimal_of(float rounded) {
+  char text[32];
+  double value = rounded;
+  std::from_chars(text, std::to_chars(text, text + sizeof text, rounded).ptr, value);
+  return value;
+}
 
 // Reads the header sequentially. A size that exceeds the file is an Error naming the field, the value and the limit,
 // before memory is allocated for it.
@@ -80,7 +89,7 @@ class Cursor {
       case 5:
         return number<int32_t>(key);
       case 6:
-        return double(number<float>(key));
+        return decimal_of(number<float>(key));
       case 7:
         return number<uint8_t>(key) != 0;
       case 10:

@@ -225,6 +225,7 @@ TEST_F(Gguf, FilesRoundTrip) {
     EXPECT_EQ(read.config().routed_scaling_factor, original.config().routed_scaling_factor);
     EXPECT_EQ(read.config().n_shared_experts, original.config().n_shared_experts);
     EXPECT_EQ(read.config().first_k_dense_replace, original.config().first_k_dense_replace);
+    EXPECT_EQ(read.config().norm_eps, original.config().norm_eps);  // stored as f32
     EXPECT_EQ(read.config().head_dim, original.config().head_dim);
     EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);
     ASSERT_EQ(read.weights().size(), original.weights().size()) << name;
