@@ -43,8 +43,8 @@ class Folder {
     metrics_.add(std::make_unique<JsonlSink>(path + "/metrics.jsonl"));
   }
   void step(const StepMetrics& m) { metrics_.step(m); }
-  void end(int64_t step, std::optional<double> rate) {
-    metrics_.event({.kind = EventKind::end, .step = step, .text = "done", .suggested_rate = rate});
+  void end(int64_t step, const std::string& text, std::optional<double> rate) {
+    metrics_.event({.kind = EventKind::end, .step = step, .text = text, .suggested_rate = rate});
     write_file(path_ + "/report.html", html_report(std::vector<RunRecords>{read_run(path_)}));
   }
 
@@ -77,6 +77,7 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
   };
   StopSignals signals;
   std::optional<Trainer> trainer;
+  Exit code = Exit::done;
   machine.run([&] {
     trainer.emplace(config, machine.backend(),
                     TrainerOptions{.stop = signals,
@@ -85,19 +86,24 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
                                    .most_flops = machine.most_flops(),
                                    .on_step = on_step,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
-    trainer->run();
+    code = trainer->run();
   });
-  if (!first) return Exit::done;
-  const std::optional<double> rate = test.suggestion();
-  if (folder) folder->end(steps, rate);
-  if (rate)
+  const bool stopped = code == Exit::requeue;  // by a signal or exit_duration_in_mins
+  if (!first) return stopped ? code : Exit::done;
+  const std::optional<double> rate = stopped ? std::nullopt : test.suggestion();
+  if (folder) folder->end(steps, stopped ? "stopped" : "done", rate);
+  if (stopped)
+    std::printf("no learning rate is suggested: the test was stopped after %lld of %lld steps; start it again%s\n",
+                static_cast<long long>(steps), static_cast<long long>(args.steps),
+                folder ? " with a new --output" : "");
+  else if (rate)
     std::printf("suggested learning rate: %.3g, where the loss falls fastest in %lld steps from %.3g to %.3g\n", *rate,
                 static_cast<long long>(steps), args.from, args.to);
   else
     std::printf("no learning rate is suggested: the loss does not fall in %lld steps from %.3g to %.3g\n",
                 static_cast<long long>(steps), args.from, args.to);
   if (folder) std::printf("%s/report.html\n", args.output.c_str());
-  return Exit::done;
+  return stopped ? code : Exit::done;
 }
 
 }  // namespace

@@ -254,6 +254,16 @@ class SweepTest(SystemTest):
         self.assertEqual(self.sweep("--summary").out.count("not run"), 3)
 
 
+class LrFindTest(SystemTest):
+    def test_stopped_test_suggests_nothing(self):
+        done = self.run_program("lr-find", self.make_config(), "--steps", "1000000", "--set", "exit_duration_in_mins=1e-4",
+                                "--output", "range", code=REQUEUE)
+        self.assertRegex(done.out, r"no learning rate is suggested: the test was stopped after \d+ of 1000000 steps")
+        end = json.loads((self.folder / "range" / "metrics.jsonl").read_text().splitlines()[-1])
+        self.assertEqual(end["text"], "stopped")
+        self.assertNotIn("suggested_rate", end)
+
+
 class CompareTest(SystemTest):
     def setUp(self):
         super().setUp()
