@@ -89,6 +89,17 @@ void await_free_run(const std::string& folder) {
   }
 }
 
+void require_same_values(const std::string& folder, const Config& now) {
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  const std::string path = folder + "/config.resolved.json";
+  if (!std::filesystem::is_regular_file(path)) return;
+  for (const ConfigChange& c : resume_changes(read_file(path, kMaxBytes), now))
+    if (c.rule != OnResume::free || c.key == "train_iters")
+      throw Error(cat(path, ": the run has ", c.key, " ", c.old_value, ", now it is ", c.new_value,
+                      "; set it back, or give another --output"),
+                  Exit::usage);
+}
+
 ChildEnd run_child(const std::vector<std::string>& command, const std::string& log) {
   const BlockedSignals signals;
   const pid_t child = spawn(command, log, signals.before());

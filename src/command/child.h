@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
+
 namespace athanor {
 
 struct ChildEnd {
@@ -22,6 +24,10 @@ void end_with_parent(pid_t parent);
 // Waits up to kSecondsToStop until no other process writes to a run's folder: a killed command may have left a run that
 // is still saving its last step.
 void await_free_run(const std::string& folder);
+
+// Throws Error(usage) if the folder has a run with other values than `now`, except those that may change freely on
+// resume: a finished run would keep its old results, and a sweep or comparison would show them as those of `now`.
+void require_same_values(const std::string& folder, const Config& now);
 
 // Appends stdout and stderr to `log`. The child has its own process group, so that a signal from the terminal reaches
 // it only once, forwarded by this process.

@@ -80,11 +80,14 @@ Exit compare(const CompareArgs& args) {
                     "precision=fp8_tensorwise"),
                 Exit::usage);
   const std::vector<std::string> run = of_run(args, config), reference = of_reference(args);
-  if (low_precision(load_config(args.config, reference).precision))
+  const Config reference_config = load_config(args.config, reference);
+  if (low_precision(reference_config.precision))
     throw Error(cat("--reference: expected fp32, tf32, bf16 or fp16, got ", args.reference), Exit::usage);
-  load_config(args.config, run);
+  const Config run_config = load_config(args.config, run);
   make_dirs(args.folder);
   if (!args.summary) {
+    require_same_values(cat(args.folder, "/", args.reference), reference_config);
+    require_same_values(cat(args.folder, "/", name), run_config);
     if (const Exit code = train(args, args.reference, reference); code != Exit::done) return code;
     if (const Exit code = train(args, name, run); code != Exit::done) return code;
   }

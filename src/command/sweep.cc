@@ -60,10 +60,12 @@ void look(const SweepArgs& args, Outcome& outcome) {
   }
 }
 
-// Validates the config of every combination before the first one runs.
-void check_all(const SweepArgs& args, std::span<const SweepRun> runs) {
+// Validates the config of every combination before the first one runs, and returns them.
+std::vector<Config> configs_of(const SweepArgs& args, std::span<const SweepRun> runs) {
+  std::vector<Config> all;
   for (const SweepRun& run : runs)
-    with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); });
+    all.push_back(with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); }));
+  return all;
 }
 
 // Claims the folder for this sweep: runs with other values must not be mixed with the runs in it.
@@ -217,8 +219,10 @@ Exit sweep(const SweepArgs& args) {
     throw Error("--coordinate-check: expected two widths or more, as --widths 64,128,256", Exit::usage);
   std::vector<SweepRun> runs = plan_sweep(args.sets, widths);
   if (args.coordinates) make_short(args, runs);
-  check_all(args, runs);
+  const std::vector<Config> configs = configs_of(args, runs);
   claim_folder(args, runs);
+  if (!args.summary)
+    for (size_t i = 0; i < runs.size(); ++i) require_same_values(folder_of(args, runs[i]), configs[i]);
   if (args.slurm) {
     const std::string script = args.folder + "/sweep.sbatch";
     write_file(script, slurm_script({.program = own_program(),

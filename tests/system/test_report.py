@@ -142,6 +142,11 @@ class SweepTest(SystemTest):
         again = self.sweep()
         self.assertEqual(again.err.count("is done already"), 3)
         self.assertEqual(len(self.runs()), 4)
+        self.make_config(train_iters=8, schedule={"lr_warmup_iters": 1}, eval_interval=6, eval_iters=1)
+        self.refused("sweep", self.config, "--set", "learning_rate=1e-3,3e-3", "--set", "seed=1,2", "-o", "sw", code=USAGE,
+                     says=["000-learning_rate=1e-3-seed=1/config.resolved.json: the run has train_iters 6, now it is 8",
+                           "another --output"])
+        self.assertEqual(self.sweep("--summary").out.count(" done "), 4)
 
     def test_failed_run_is_named_and_the_others_continue(self):
         shutil.copytree(self.folder / "data", self.folder / "broken")
@@ -290,6 +295,8 @@ class CompareTest(SystemTest):
         # A second call compares the existing runs; a gap beyond the limit is an error.
         again = self.run_program("compare", self.config, "-o", "both", "--summary", "--max-gap", "-1", code=ERROR)
         self.assertIn("gap of the held-out loss to bf16", again.err)
+        self.refused("compare", self.config, "-o", "both", "--set", "learning_rate=2e-3", code=USAGE,
+                     says=["both/bf16/config.resolved.json: the run has learning_rate 0.001, now it is 0.002"])
 
     def test_incomparable_runs_are_refused(self):
         self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8.format=auto", "-o", "both", code=USAGE,
