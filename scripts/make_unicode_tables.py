@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_classes.cc, unicode_forms.cc and unicode_compatible.cc: what the splitters and the normalizers know of Unicode.
+"""Generates the Unicode tables of splitters and normalizers in src/tokenizer: unicode_classes.cc, unicode_forms.cc,
+unicode_compatible.cc and unicode_tables.h.
 
-The classes are those of Unicode 16.0.0, as `tiktoken` 0.14 and `tokenizers` 0.23 have them; the package unicodedata2 is
-their source here. The normalizers of `tokenizers` know Unicode 9.0 only; what came later is left out of their tables, and
-its punctuation is older still.
+Character classes are those of Unicode 16.0.0, as in `tiktoken` 0.14 and `tokenizers` 0.23; the Python package
+unicodedata2 provides them. The normalizers of `tokenizers` use Unicode 9.0, so the tables of decompositions omit newer
+characters. Its punctuation is of an even older version (OTHER_PUNCTUATION).
 
-usage: make_unicode_tables.py [--check]      --check compares the stored files with what would be written
+usage: make_unicode_tables.py [--check]      --check fails if a stored file differs from what would be written
 needs: unicodedata2 16.0.0 (pip install unicodedata2==16.0.0)
 """
 
@@ -19,16 +20,16 @@ VERSION = "16.0.0"
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "src" / "tokenizer"
 LAST = 0x10FFFF
 
-# The bits of CharClass in unicode.h.
+# Bits of CharClass in unicode.h.
 UPPER, LOWER, CASELESS, MARK, NUMBER, SPACE, NEWLINE = (1 << i for i in range(7))
 CATEGORIES = {"Lu": UPPER, "Lt": UPPER, "Ll": LOWER, "Lm": CASELESS, "Lo": CASELESS,
               "Mn": MARK, "Mc": MARK, "Me": MARK, "Nd": NUMBER, "Nl": NUMBER, "No": NUMBER}
-# White_Space of PropList.txt; unchanged since Unicode 6.3.
+# Characters with the property White_Space (PropList.txt); unchanged since Unicode 6.3.
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F,
                0x3000}
 
-# Characters with a combining class or decomposition that came after Unicode 9.0, which `tokenizers` normalizes with: it
-# leaves them alone, and so does the normalizer here, since the implementation that a tokenizer file was made for decides.
+# Ranges of code points with a combining class or a canonical decomposition that are newer than Unicode 9.0. `tokenizers`
+# does not normalize them, so athanor must not either: ids must equal those of the library for which a tokenizer was made.
 NEWER_THAN_NFC = [
     (0x7FD, 0x7FD), (0x897, 0x89F), (0x8CA, 0x8D3), (0x9FE, 0x9FE), (0xC3C, 0xC3C), (0xD3B, 0xD3C), (0xEBA, 0xEBA), (0x1715, 0x1715), (0x1ABF, 0x1ACE), (0x1DF6, 0x1DFA), (0xA82C, 0xA82C), (0x105C9, 0x105C9), (0x105E4, 0x105E4), (0x10D24, 0x10D27), (0x10D69, 0x10D6D), (0x10EAB, 0x10EAC), (0x10EFD, 0x10EFF), (0x10F46, 0x10F50),
     (0x10F82, 0x10F85), (0x11070, 0x11070), (0x1133B, 0x1133B), (0x11383, 0x11383), (0x11385, 0x11385), (0x1138E, 0x1138E), (0x11391, 0x11391), (0x113C5, 0x113C5), (0x113C7, 0x113C8), (0x113CE, 0x113D0), (0x1145E, 0x1145E),
@@ -40,7 +41,7 @@ NEWER_THAN_NFKC = [
     (0x32FF, 0x32FF), (0xA7F2, 0xA7F4), (0xAB69, 0xAB69), (0x10781, 0x10785), (0x10787, 0x107B0), (0x107B2, 0x107BA),
     (0x1CCD6, 0x1CCF9), (0x1E030, 0x1E06D), (0x1F16C, 0x1F16C), (0x1FBF0, 0x1FBF9),
 ]
-# Characters that are punctuation (P) in Unicode 16 or in `tokenizers`, not in both.
+# Ranges of code points that are punctuation (category P) either in Unicode 16 or in `tokenizers`, but not in both.
 OTHER_PUNCTUATION = [
     (0x61D, 0x61D), (0x9FD, 0x9FD), (0xA76, 0xA76), (0xC77, 0xC77), (0xC84, 0xC84), (0x166D, 0x166D), (0x1B4E, 0x1B4F),
     (0x1B7D, 0x1B7F), (0x2E43, 0x2E4F), (0x2E52, 0x2E5D), (0x10D6E, 0x10D6E), (0x10EAD, 0x10EAD), (0x10F55, 0x10F59),
@@ -70,7 +71,7 @@ def is_newer(code):
 
 
 def is_punctuation(code):
-    """As the pre-tokenizer `Punctuation` has it: all printable characters of ASCII that are neither letter nor number too."""
+    """True if the pre-tokenizer `Punctuation` splits at this code point; includes the symbols (S) of ASCII."""
     known = unicode.category(chr(code))[0] == "P" or (code < 0x80 and unicode.category(chr(code))[0] == "S")
     return known != is_in(OTHER_PUNCTUATION, code)
 
@@ -80,7 +81,7 @@ def combining(code):
 
 
 def runs_of(value_of):
-    """[(first code point, value)], one for each change of the value."""
+    """Run-length encoding over all code points: [(first code point of the run, its value)]."""
     runs = []
     for code in range(LAST + 1):
         value = value_of(code)
@@ -90,7 +91,8 @@ def runs_of(value_of):
 
 
 def decompositions():
-    """[(composed, first, second or 0, whether the pair composes)], canonical and one level deep; Hangul is computed."""
+    """Canonical decompositions, not applied recursively: [(composed, first, second or 0, 1 if NFC composes the pair)].
+    Hangul is left out, since the normalizer computes it."""
     rows = []
     for code in range(LAST + 1):
         fields = unicode.decomposition(chr(code)).split()
@@ -103,7 +105,7 @@ def decompositions():
 
 
 def compatible():
-    """[(code point, what it is replaced by)], one level deep."""
+    """Compatibility decompositions, not applied recursively: [(code point, [code points of its replacement])]."""
     rows = []
     for code in range(LAST + 1):
         fields = unicode.decomposition(chr(code)).split()
@@ -128,8 +130,9 @@ def table(declaration, words):
 
 def classes_file():
     runs, punctuation = runs_of(char_class), runs_of(is_punctuation)
-    return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Runs of code points of one class, each
-// as its first code point << 8 | class (unicode.h). Code points at which punctuation begins or ends, in turn.
+    return f"""// Generated by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. class_runs: runs of code points of one
+// class, each as its first code point << 8 | class (unicode.h). punctuation_ends: code points at which punctuation
+// begins and ends, alternately.
 #include "tokenizer/unicode_tables.h"
 
 namespace athanor {{
@@ -147,11 +150,11 @@ namespace athanor {{
 def forms_file():
     combining_runs = runs_of(combining)
     rows = decompositions()
-    # 21 + 21 + 21 bits and the mark of pairs that do not compose.
+    # Three code points of 21 bits each; bit 63 marks pairs that do not compose.
     words = [f"0x{code | first << 21 | second << 42 | (1 - composes) << 63:x}," for code, first, second, composes in rows]
-    return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Canonical decompositions, as composed |
-// first << 21 | second << 42 | (1 << 63 for pairs that do not compose); runs of one combining class, each as its first
-// code point << 8 | class.
+    return f"""// Generated by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. decompositions: canonical ones, each as
+// composed | first << 21 | second << 42, with bit 63 set if the pair does not compose. combining_runs: runs of code
+// points of one combining class, each as its first code point << 8 | class.
 #include "tokenizer/unicode_tables.h"
 
 namespace athanor {{
@@ -171,8 +174,9 @@ def compatible_file():
     codes = [code for replaced, parts in compatible() for code in (replaced + LAST + 1, *parts)]
     codes += [0] * (-len(codes) % 3)
     words = [f"0x{a | b << 21 | c << 42:x}," for a, b, c in zip(codes[::3], codes[1::3], codes[2::3])]
-    return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Decompositions by compatibility: a code
-// point, marked by 0x{LAST + 1:x} added to it, and those that replace it; three code points a word, the first one lowest.
+    return f"""// Generated by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Compatibility decompositions as one
+// sequence of code points: each decomposed one (stored plus 0x{LAST + 1:x}), then its replacement. A word holds three code
+// points, the first one in the lowest bits.
 #include "tokenizer/unicode_tables.h"
 
 namespace athanor {{
@@ -187,8 +191,8 @@ namespace athanor {{
 
 def header_file(sizes):
     constants = "\n".join(f"inline constexpr size_t {name} = {size};" for name, size in sizes.items())
-    return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. The sizes of its tables; their layout is
-// told where they are.
+    return f"""// Generated by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Declares the tables; the files that
+// define them describe their layout.
 #pragma once
 #include <array>
 #include <cstddef>
