@@ -48,7 +48,7 @@ void make_logarithmic(Chart& chart) {
     if (std::any_of(line.x.begin(), line.x.end(), [](double x) { return x <= 0; })) return;
   for (ChartLine& line : chart.lines)
     for (double& x : line.x) x = std::log10(x);
-  chart.x_format = [](double exponent) { return short_number(std::pow(10, exponent)); };
+  chart.log_x = true;
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class Drawing {
       const double left = 100 * at_x(t) / Chart::kColumns;
       if (left > 88) continue;  // space for the axis name
       labels += cat("<span class=\"x\" data-at=\"left:", number(left), "%\">",
-                    html_text(chart_.x_format ? chart_.x_format(t) : number(t, "%.10g")), "</span>");
+                    chart_.log_x ? number(std::pow(10, t), "%.4g") : number(t, "%.10g"), "</span>");
     }
     labels += "<span class=\"x end\" data-at=\"left:100%\">" + html_text(chart_.x_name) + "</span>";
     std::string body = grid;
@@ -71,8 +71,9 @@ class Drawing {
     const std::string note = chart_.note.empty() ? "" : cat("<p class=\"note\">", html_text(chart_.note), "</p>");
     const std::string unit = chart_.unit.empty() ? "" : cat(" <small>", html_text(chart_.unit), "</small>");
     return cat("<figure><figcaption>", html_text(chart_.title), unit,
-               "<output></output></figcaption>\n<div class=\"plot\"", " data-x0=\"", number(x_.low, "%.10g"),
-               "\" data-x1=\"", number(x_.high, "%.10g"), "\" data-y0=\"", number(y_.low, "%.9g"), "\" data-y1=\"",
+               "<output></output></figcaption>\n<div class=\"plot\" data-x=\"", html_text(chart_.x_name), "\"",
+               chart_.log_x ? " data-log-x" : "", " data-x0=\"", number(x_.low, "%.10g"), "\" data-x1=\"",
+               number(x_.high, "%.10g"), "\" data-y0=\"", number(y_.low, "%.9g"), "\" data-y1=\"",
                number(y_.high, "%.9g"), "\">", labels, "<svg viewBox=\"0 0 ", Chart::kColumns, " ", Chart::kHeight,
                "\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"", html_text(chart_.title), "\">", body,
                "</svg></div>", note, "</figure>\n");

@@ -37,7 +37,7 @@ struct Chart {
   bool from_zero = false;
   std::string (*format)(double) = nullptr;  // formats the labels of the y axis; null: four significant digits
   std::string x_name = "step";
-  std::string (*x_format)(double) = nullptr;  // formats the labels of the x axis; null: plain numbers
+  bool log_x = false;  // x values are decimal logarithms; labels show the numbers themselves
 };
 
 // Returns "" if no line has a finite point.

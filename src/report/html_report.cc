@@ -231,7 +231,7 @@ class Page {
   void lr_finders() {
     Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
     chart.x_name = "learning rate";
-    chart.x_format = [](double exponent) { return text_of(std::pow(10, exponent)); };
+    chart.log_x = true;
     for (size_t i = 0; i < runs_.size(); ++i) {
       const RunRecords& run = runs_[i];
       if (!run.ended() || !run.events.back().suggested_rate) continue;

@@ -87,8 +87,9 @@ for (const plot of document.querySelectorAll('.plot')) {
     const near = lines.map(l => [l.label, l.points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a)]);
     cursor.setAttribute('d', `M${near[0][1][0]} 0V${h}`);
     svg.append(cursor);
-    const step = Math.round(x0 + near[0][1][0] / w * (x1 - x0));
-    out.textContent = `step ${step}: ` + near.map(([label, p]) =>
+    const at = x0 + near[0][1][0] / w * (x1 - x0), name = plot.dataset.x;
+    const value = name === 'step' ? Math.round(at) : Number(('logX' in plot.dataset ? 10 ** at : at).toPrecision(4));
+    out.textContent = `${name} ${value}: ` + near.map(([label, p]) =>
       (near.length > 1 ? label + ' ' : '') + (y1 - p[1] / h * (y1 - y0)).toPrecision(4)).join(', ');
   });
   plot.addEventListener('pointerleave', () => { cursor.remove(); out.textContent = ''; });

@@ -370,6 +370,18 @@ TEST(Report, ShowsQuantizationStatisticsIfRecorded) {
   EXPECT_EQ(html.find("h.0<b>"), std::string::npos) << "names are escaped";
 }
 
+// The page's script shows the name and value of the x axis from these attributes.
+TEST(Report, ChartsNameTheirXAxisForTheScript) {
+  RunRecords run = sample("range", 20);
+  for (StepMetrics& m : run.steps) m.learning_rate = std::pow(10, -0.25 * double(m.step));
+  run.events.push_back({.kind = EventKind::end, .step = 20, .text = "done", .suggested_rate = 1e-3});
+  const std::string page = html_report(std::vector{run});
+  const std::string_view range = std::string_view(page).substr(page.find("Range test"));
+  EXPECT_EQ(range.find("<div class=\"plot\" data-x=\"learning rate\" data-log-x data-x0=\"-5\""), range.find("<div"));
+  const std::string_view loss = std::string_view(page).substr(page.find("Training loss"));
+  EXPECT_EQ(loss.find("<div class=\"plot\" data-x=\"step\" data-x0=\"1\""), loss.find("<div"));
+}
+
 TEST(Report, TicksAreRoundAndFew) {
   EXPECT_EQ(ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ(ticks(0.11, 0.42, 4), (std::vector<double>{0.2, 0.30000000000000004, 0.4}));
