@@ -28,6 +28,18 @@ namespace {
 
 constexpr double kSecondsToExplain = 3;  // time for the rendezvous to name a lost rank; heartbeats arrive once a second
 
+double seconds_to_connect(const Config& config) {
+  return config.distributed_timeout > 0 ? config.distributed_timeout : config.startup_timeout;
+}
+
+// NCCL's own timeout is for failures that the rendezvous cannot explain: it lasts longer than any wait that the
+// rendezvous allows, unless timeouts.connect sets it.
+double seconds_in_nccl(const Config& config) {
+  if (config.distributed_timeout > 0) return config.distributed_timeout + kSecondsToExplain;
+  return kSecondsToExplain +
+         std::max({config.startup_timeout, config.step_timeout, config.eval_timeout, config.save_timeout});
+}
+
 // Typical rates, since nothing is measured: links of an H200; for CPUs, memory and 10 Gbit/s Ethernet.
 Network between_gpus() {
   const GpuSpec& gpu = find_gpu("h200");
@@ -121,7 +133,7 @@ void Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .key = [this] { return secret_->read(); },
                                                      .listening = [this](int port) { secret_->publish(port); },
                                                      .awaited_file = secret_->awaited_file(),
-                                                     .timeout = config.distributed_timeout,
+                                                     .timeout = seconds_to_connect(config),
                                                      .timeouts = {.startup = config.startup_timeout,
                                                                   .step = config.step_timeout,
                                                                   .evaluation = config.eval_timeout,
@@ -203,11 +215,9 @@ int Machine::claim_gpu(int local_rank) {
 
 std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const RankInfo& ranks) {
   Rendezvous& r = *rendezvous_;
-  // The rendezvous server names a missing rank within the same time; NCCL's own timeout is for failures it cannot
-  // explain.
   NcclTransport nccl = make_nccl(*device_,
                                  {.place = [&r] { return r.where(); },
-                                  .timeout = [limit = config.distributed_timeout + kSecondsToExplain] { return limit; },
+                                  .timeout = [limit = seconds_in_nccl(config)] { return limit; },
                                   .fail = [&r](const std::string& why) { r.fail(why); },
                                   .failure = [&r] { return r.failure(); },
                                   .progress = [&r](uint64_t begun, bool inside) { r.device_waits(begun, inside); }},

@@ -240,8 +240,8 @@ struct Config {
   int64_t expert_parallel_size = 1;
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
-  int64_t logical_shards = 8;          // used by rank_invariant
-  double distributed_timeout = 600.0;  // seconds, like all timeouts below
+  int64_t logical_shards = 8;        // used by rank_invariant
+  double distributed_timeout = 0.0;  // seconds, like all timeouts below; 0 = startup_timeout
   double startup_timeout = 600.0;
   double step_timeout = 0.0;  // 0 = derived from measured step times
   double eval_timeout = 600.0;

@@ -375,12 +375,12 @@ Fields ranks_group() {
              free,
              "number of blocks of each model part, first to last; part p is on stage p mod pipeline_parallel_size; "
              "null = balanced by modelled time, including the head"),
-      number("timeouts.connect", &Config::distributed_timeout, above(0), free, "s",
-             "time within which all ranks must connect")
+      number("timeouts.connect", &Config::distributed_timeout, at_least(0), free, "s",
+             "time within which all ranks must connect; 0 = timeouts.startup")
           .developer(),
       number("timeouts.startup", &Config::startup_timeout, above(0), free, "s",
-             "before the first step (loading, planning, autotuning): a rank that others wait for is lost after this "
-             "time without progress"),
+             "before the first step (connecting, loading, planning, autotuning): a rank that others wait for is lost "
+             "after this time without progress"),
       number("timeouts.step", &Config::step_timeout, at_least(0), free, "s",
              "during a step: a rank that others wait for is lost after this time; 0 = 9 s or three times the 99th "
              "percentile of recent steps, whichever is longer"),

@@ -10,7 +10,7 @@ TEST(Validate, ZeroStageMustMatchDataParallelSizes) {
   expect_parts(error_with({"zero_stage=0", "data_parallel_shard_size=2"}),
                {"data_parallel_shard_size: 2", "zero_stage 0"});
   expect_parts(error_with({"zero_stage=0", "data_parallel_replicate_size=2"}), {"data_parallel_replicate_size: 2"});
-  expect_parts(error_with({"timeouts.connect=0"}), {"timeouts.connect"});
+  expect_parts(error_with({"timeouts.connect=-1"}), {"timeouts.connect"});
 }
 
 TEST(Validate, PipelineLayoutMustFitTheModelAndSchedule) {

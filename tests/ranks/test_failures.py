@@ -182,7 +182,7 @@ class StartTest(RanksTest):
     def test_missing_ranks_are_named_on_all_connected_ranks(self):
         for limit in (2, 15, 60):  # within which others may be late as well on a machine with other work
             port = free_port()
-            processes = [self.start("train", self.config, "--set", f"timeouts.connect={limit}",
+            processes = [self.start("train", self.config, "--set", f"timeouts.startup={limit}",
                                     env=self.rank_variables(r, 4, port)) for r in (0, 2)]
             both = [self.finish(process) for process in processes]
             if all("ranks 1 and 3 of 4 did not join" in done.err for done in both):
