@@ -23,12 +23,20 @@ namespace {
 constexpr int kNotStarted = 127;    // the shell's code for a program that cannot be started
 constexpr int kSecondsToStop = 30;  // checkpoint.exit_signal_budget plus the time of a step in progress
 
+// True under nohup. The kernel queues an ignored signal while it is blocked.
+bool ignores_hangup() {
+  struct sigaction action {};
+  sigaction(SIGHUP, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 // Blocks signals for its lifetime, so that they can be waited for with sigtimedwait instead of handled.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&waited_);
-    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) sigaddset(&waited_, s);
+    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD})
+      if (s != SIGHUP || !ignores_hangup()) sigaddset(&waited_, s);
     pthread_sigmask(SIG_BLOCK, &waited_, &before_);
   }
   BlockedSignals(const BlockedSignals&) = delete;
