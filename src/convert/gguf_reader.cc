@@ -150,6 +150,10 @@ GgufReader::Stored tensor_info(Cursor& in, const std::string& path, const std::s
   return tensor;
 }
 
+int64_t bytes_of(const GgufReader::Stored& tensor) {
+  return tensor.rows() * ggml_row_bytes(tensor.type, tensor.columns());
+}
+
 }  // namespace
 
 int64_t GgufReader::Stored::rows() const {
@@ -187,17 +191,22 @@ GgufReader::GgufReader(const std::string& path) : path_(path), file_(open_regula
   const double alignment = number("general.alignment").value_or(32);  // the format's default
   if (!(alignment >= 1 && alignment <= kMaxAlignment))
     throw Error(cat(path_, ": general.alignment is ", alignment, "; expected 1 to ", kMaxAlignment));
+  int64_t next = 0;  // where the next tensor's data begins, as llama.cpp requires
   for (uint64_t i = 0; i < tensors; ++i) {
     const std::string name = in.text("a tensor's name");
-    if (!tensors_.emplace(name, tensor_info(in, path_, name)).second)
-      throw Error(cat(path_, ": tensor ", printable(name), " appears twice"));
+    const Stored tensor = tensor_info(in, path_, name);
+    if (!tensors_.emplace(name, tensor).second) throw Error(cat(path_, ": tensor ", printable(name), " appears twice"));
+    if (tensor.offset != next)
+      throw Error(cat(path_, ": tensor ", printable(name), " begins at byte ", tensor.offset, " of the data; expected ",
+                      next, ", the end of the tensor before it: the file is damaged"));
+    next = round_up(next + bytes_of(tensor), int64_t(alignment));
   }
   const int64_t data = round_up(in.at(), int64_t(alignment));
   for (auto& [name, tensor] : tensors_) {
-    const int64_t bytes = tensor.rows() * ggml_row_bytes(tensor.type, tensor.columns());
-    if (data + tensor.offset + bytes > in.size())
-      throw Error(cat(path_, ": tensor ", printable(name), " ends at byte ", data + tensor.offset + bytes,
-                      ", the file has ", in.size(), ": it is cut off or damaged"));
+    const int64_t end = data + tensor.offset + bytes_of(tensor);
+    if (end > in.size())
+      throw Error(cat(path_, ": tensor ", printable(name), " ends at byte ", end, ", the file has ", in.size(),
+                      ": it is cut off or damaged"));
     tensor.offset += data;
   }
 }

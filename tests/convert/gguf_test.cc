@@ -265,7 +265,7 @@ TEST_F(Gguf, QuantizedFilesAreReadDequantized) {
 }
 
 // Before memory is allocated for them.
-TEST_F(Gguf, OffsetsBeyondTheFileAndInfiniteNumbersAreRefused) {
+TEST_F(Gguf, OffsetsThatDoNotFitAndInfiniteNumbersAreRefused) {
   fill(shape(ModelType::mixtral), DType::f32);
   write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
   const std::string whole = slurp(at("a.gguf"));
@@ -290,7 +290,9 @@ TEST_F(Gguf, OffsetsBeyondTheFileAndInfiniteNumbersAreRefused) {
             {"'llama.rope.freq_base' is inf", "expected a finite number"}},
            {error_with(kHuge, after("output.weight")),
             {"'output.weight'", "dimension 0 is 1099511627776", "expected 1 to"}},
-           {error_with(kHuge, after("output.weight") + 20), {"'output.weight'", "byte 1099511627776"}}}) {
+           {error_with(kHuge, after("output.weight") + 20), {"'output.weight'", "byte 1099511627776"}},
+           {error_with(uint64_t{32}, after("output.weight") + 20),
+            {"'output.weight'", "byte 32 of the data; expected"}}}) {
     EXPECT_NE(text.find("b.gguf"), text.npos) << text;
     for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
   }
