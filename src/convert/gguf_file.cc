@@ -100,6 +100,7 @@ int64_t GgufFile::write(const std::string& path) const {
   }
   header.resize(round_up(header.size(), size_t(kAlignment)), '\0');
 
+  make_dirs(parent_dir(path));
   AtomicFile file(path);
   OutputFile& out = file.out();
   out.reserve(int64_t(header.size()) + offset);

@@ -68,6 +68,7 @@ TEST_F(Gguf, EveryFamilyIsWritten) {
       EXPECT_NE(bytes.find(experts ? "blk.1.ffn_down_exps.weight" : "blk.1.ffn_down.weight"), bytes.npos) << name;
     }
   EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), floats(GgmlType::f32)), "exists already");
+  write_gguf(ModelFolder(at("gpt20")), at("new/folder/a.gguf"), floats(GgmlType::f32));
 }
 
 // llama.cpp has separate mixture rules for these models.
