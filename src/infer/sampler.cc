@@ -56,10 +56,9 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
   CHECK(capacity >= 1 && capacity <= config.max_position_embeddings && texts >= 1, "capacity ", capacity, " of ", texts,
         " texts");
   texts_.assign(size_t(texts), {.logits = std::vector<float>(size_t(config.vocab_size))});
-  const int64_t piece = std::min(kPiece, capacity);
   store_for_inference(*model_, weights, recipe_);
   model_->plan(memory_, recipe_, false, {});
-  cache_rows_ = capacity + std::max<int64_t>(piece - 1, texts > 1 ? 1 : 0);
+  cache_rows_ = capacity + kPiece - 1;
   const Shape cache_shape{texts * cache_rows_, config.num_key_value_heads * config.head_dim};
   cache_.capacity = capacity;
   cache_.k.resize(size_t(config.num_hidden_layers));
@@ -68,7 +67,7 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
     memory_.add(MemoryKind::cache, cat("keys of layer ", l), recipe_.compute, cache_shape, &cache_.k[l]);
     memory_.add(MemoryKind::cache, cat("values of layer ", l), recipe_.compute, cache_shape, &cache_.v[l]);
   }
-  plan_inputs(prompt_, piece, 1, "prompt");
+  plan_inputs(prompt_, kPiece, 1, "prompt");
   plan_inputs(next_, texts, texts, "next");
   PlanOps plan(backend_.ops);
   for (auto* in : {&prompt_, &next_}) {
@@ -164,9 +163,8 @@ std::span<const float> Sampler::prompt(std::span<const int32_t> tokens, int64_t 
   Text& t = texts_[size_t(text)];
   t.length = 0;
   t.context.assign(tokens.begin(), tokens.end());
-  const auto piece = size_t(prompt_.batch.tokens.numel());
-  for (size_t at = 0; at < tokens.size(); at += piece)
-    feed_prompt(text, tokens.subspan(at, std::min(piece, tokens.size() - at)));
+  for (size_t at = 0; at < tokens.size(); at += kPiece)
+    feed_prompt(text, tokens.subspan(at, std::min<size_t>(kPiece, tokens.size() - at)));
   return t.logits;
 }
 

@@ -32,8 +32,8 @@ struct NextToken {
 
 class Sampler {
  public:
-  // `texts` contexts of up to `capacity` tokens, numbered from 0. Prompts are processed in pieces of a fixed size, so
-  // results do not depend on the sampler's capacity.
+  // `texts` contexts of up to `capacity` tokens, numbered from 0. Prompts are processed in pieces of a fixed size, the
+  // last one padded, so their logits do not depend on the sampler's capacity.
   static constexpr int64_t kPiece = 64;  // tokens per piece: enough for GEMMs to reach their full rate
   Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity, int64_t texts = 1, InferenceWeights = {});
   Model& model() { return *model_; }

@@ -244,6 +244,23 @@ TEST(Prompts, EightBatchedTextsMatchSingleOnesBitExactlyInLargerGemms) {
   }
 }
 
+// Prompts of other lengths make the sampler's capacity larger; on the CPU GEMMs of up to 8 rows round differently.
+TEST(Prompts, LogitsDoNotDependOnTheCapacity) {
+  testing::Rig rig;
+  for (const ModelType type : {ModelType::llama, ModelType::mixtral}) {
+    const ModelConfig config =
+        testing::tiny_model(type, {.vocab = 97, .hidden = 128, .heads = 4, .intermediate = 300, .positions = 150});
+    std::vector<float> first;
+    for (const int64_t capacity : {4, 20, 150}) {
+      Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), capacity);
+      fill(sampler, rig, 0.05f);
+      const auto logits = sampler.prompt(std::vector<int32_t>{3, 1, 4});
+      if (first.empty()) first.assign(logits.begin(), logits.end());
+      EXPECT_TRUE(std::ranges::equal(logits, first)) << name_of(type) << ", capacity " << capacity;
+    }
+  }
+}
+
 // Text, stop reason and order of the sink's calls do not depend on how many texts are sampled at once.
 TEST(ContinueTexts, DoNotDependOnOtherPrompts) {
   testing::Rig rig;
