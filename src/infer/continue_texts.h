@@ -1,5 +1,6 @@
 // Continues prompts with a Sampler, as many at once as the sampler has contexts. A continuation depends only on its
-// prompt, its seed and the options, not on other prompts.
+// prompt, its seed and the options, not on other prompts. This is exact on a CPU with up to 8 contexts; with more, and
+// on a GPU, logits may round differently, so a draw between two almost equally likely tokens may differ.
 #pragma once
 #include <functional>
 #include <span>
