@@ -77,14 +77,17 @@ def with_options(config, options):
 def finished_run(args, name, config):
     """Loss on the whole held-out text after a run of this configuration."""
     folder = args.work / name
-    result = folder / "result.json"
+    result, written = folder / "result.json", folder / "config.json"
+    config = with_options(config, {
+        "save": str(folder / "run"), "train_data": args.train_data, "valid_data": args.valid_data,
+        "threads": args.threads, "eval_interval": 0, "save_interval": 0, "checkpoint": {"keep_latest_k": 1},
+        "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1}})
+    text = json.dumps(config, indent=2) + "\n"
+    if written.is_file() and written.read_text() != text:
+        raise SystemExit(f"{written} differs from the configuration that is asked for now; give another --work")
     if not result.is_file():
-        config = with_options(config, {
-            "save": str(folder / "run"), "train_data": args.train_data, "valid_data": args.valid_data,
-            "threads": args.threads, "eval_interval": 0, "save_interval": 0, "checkpoint": {"keep_latest_k": 1},
-            "logging": {"tensorboard": False, "progress": "off", "peak_tflops": 0.1}})
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        written.write_text(text)
         call(args, ["train", folder / "config.json"])
         found = json.loads(call(args, ["eval", folder / "run", "--data", args.valid_data, "--json"]).strip().splitlines()[-1])
         part = result.with_suffix(".part")

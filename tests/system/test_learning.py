@@ -91,17 +91,23 @@ class CurvesBenchTest(SystemTest):
 
 
 class DistillationBenchTest(SystemTest):
+    def bench(self, *flags):
+        return subprocess.run([sys.executable, DISTILLATION, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
+                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", "--teacher-steps", "8",
+                               "--steps", "5", "--seeds", "1", "2", *flags],
+                              cwd=self.folder, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+
     def test_compares_students_with_and_without_a_teacher(self):
         self.make_data()
-        done = subprocess.run([sys.executable, DISTILLATION, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
-                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", "--teacher-steps", "8",
-                               "--steps", "5", "--seeds", "1", "2", "--out", "found.json"],
-                              cwd=self.folder, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        done = self.bench("--out", "found.json")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = json.loads((self.folder / "found.json").read_text())["rows"]
         self.assertEqual([(r["student"], r["steps"]) for r in rows], [("alone", 5), ("alone", 3), ("kl", 5), ("kl", 3)])
         self.assertTrue(all(len(set(r["losses"])) == 2 for r in rows), "seeds differ")
         self.assertNotEqual(rows[0]["losses"], rows[2]["losses"])
+        again = self.bench("--threads", "1")  # another configuration: results of the former are not shown as its own
+        self.assertEqual(again.returncode, 1, again.stdout)
+        self.assertIn("config.json differs from the configuration that is asked for now; give another --work", again.stderr)
 
 
 class MixtureBenchTest(SystemTest):
