@@ -10,6 +10,7 @@
 #include <deque>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -112,9 +113,22 @@ std::string misspelt(const CLI::App& app, const std::vector<std::string>& words)
   return at->get_require_subcommand_min() > 0 ? cat(path, ": expected a verb; `", path, " --help` lists all") : "";
 }
 
+// Makes --help-all print the options of nested verbs too, each under its whole name, such as "bench step".
+class HelpOfAll : public CLI::Formatter {
+ public:
+  std::string make_expanded(const CLI::App* verb) const override {
+    const auto nested = verb->get_subcommands([](const CLI::App*) { return true; });
+    if (nested.empty()) return Formatter::make_expanded(verb);
+    std::string text;
+    for (const CLI::App* inner : nested) text += cat(verb->get_name(), " ", Formatter::make_expanded(inner), "\n");
+    return text;
+  }
+};
+
 // Parses the words: sets the action, or returns the exit code after the parser has printed everything.
 std::optional<int> read_words(const std::vector<std::string>& words, Action& action) {
   CLI::App app("athanor: pretrains GPT-2- and Llama-family language models from token shards", "athanor");
+  app.formatter(std::make_shared<HelpOfAll>());  // before the verbs, which copy it
   app.footer(kExitCodes);
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());

@@ -302,6 +302,12 @@ class CommandTest(SystemTest):
             self.assertIn(verb, overview)
             self.assertIn(verb, self.run_program(verb, "--help").out)
 
+    def test_help_of_all_has_the_flags_of_nested_verbs(self):
+        text = self.run_program("--help-all").out
+        for verb, flag in (("train", "--init-from"), ("data info", "--ngram-valid"), ("checkpoint list", "--verify"),
+                           ("bench comm", "--min-bytes")):
+            self.assertIn(flag, text.partition(f"\n{verb}\n")[2].partition("\n\n")[0], verb)
+
     def test_schema_and_defaults_are_json(self):
         schema = json.loads(self.run_program("config", "schema").out)
         self.assertIn("learning_rate", [key for section in schema["allOf"] for key in section["properties"]])
