@@ -175,7 +175,7 @@ void Rendezvous::go_to_parent(Deadline deadline) {
   const int parent = tree().parent(rank());
   std::string to, host;
   const std::chrono::duration<double> silence(options_.timeouts.silence);
-  deadline += std::chrono::duration_cast<Clock::duration>(silence);
+  deadline += duration_of(silence.count());
   Deadline heard = Clock::now(), looked = heard;  // as in monitor()
   for (std::string why = "rank 0 has not sent its address yet";;) {
     pollfd entry = channel_->poll_entry();
@@ -449,8 +449,7 @@ std::string Rendezvous::failure() {
 void Rendezvous::throw_lost(const std::string& otherwise) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::duration<double>(options_.timeouts.silence),
-                      [&] { return !failure_.empty(); });
+    changed_.wait_for(lock, duration_of(options_.timeouts.silence), [&] { return !failure_.empty(); });
   }
   throw_if_failed();
   throw Error(with_place(otherwise), Exit::peer_lost);

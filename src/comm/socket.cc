@@ -111,9 +111,12 @@ Fd connect_address(const addrinfo& a, Deadline deadline, std::string* why) {
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-Deadline after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+Clock::duration duration_of(double seconds) {
+  constexpr double kMost = 1e9;
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kMost)));
 }
+
+Deadline after(double seconds) { return Clock::now() + duration_of(seconds); }
 
 int milliseconds_left(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();

@@ -16,6 +16,7 @@ namespace athanor {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+Clock::duration duration_of(double seconds);  // at most 30 years: a longer time would overflow the clock
 Deadline after(double seconds);
 int milliseconds_left(Deadline);  // for poll(): not negative, rounded up
 

@@ -113,6 +113,11 @@ TEST(Rendezvous, StrangersAreRejectedAndDelayNobody) {
   expect_none(errors);
 }
 
+TEST(Deadline, LongTimesDoNotOverflow) {
+  EXPECT_GT(after(1e300), after(1e8));
+  EXPECT_GT(after(1e300) + duration_of(1e300), after(1e300));
+}
+
 // A peer that closes with unread data breaks the connection: nothing can be sent any more, but the messages that it
 // sent before are still read.
 TEST(Pipe, ReadsBufferedBytesAfterTheConnectionBreaks) {
