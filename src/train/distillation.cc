@@ -54,6 +54,13 @@ TeacherOptions cached_options(const Config& c) {
       refuse(cat(c.teacher_logits, " was made by a teacher with other tokens (", info.teacher_tokens,
                  "), and distillation.loss ", name_of(c.distill_loss),
                  " compares probabilities of the same tokens; set distillation.loss to uld"));
+    if (c.distill_loss == DistillLoss::reverse_kl && info.top_k == info.teacher_vocab_size &&
+        info.teacher_vocab_size < info.vocab_size)
+      refuse(
+          cat(c.teacher_logits, " has the logits of all ", info.teacher_vocab_size, " tokens of the teacher, so the ",
+              info.vocab_size - info.teacher_vocab_size,
+              " other tokens of the run have probability 0, for which distillation.loss reverse_kl is infinite; make a "
+              "cache with a smaller --top-k, or set distillation.loss to kl"));
     return TeacherOptions{.top_k = info.top_k};
   });
 }

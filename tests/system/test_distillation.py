@@ -101,6 +101,8 @@ class DistillationTest(SystemTest):
         self.run_program("train", config, *more, "--set", "save=wider")
         steps = [record for record in self.records("wider") if record["event"] == "step"]
         self.assertGreater(steps[0]["distill_loss"], 0)
+        self.refused("train", config, *more, "--set", "save=infinite", "--set", "distillation.loss=reverse_kl", code=USAGE,
+                     says="reverse_kl is infinite")
 
     def test_teacher_with_another_tokenizer_teaches_at_common_token_ends(self):
         text = self.folder / "text.txt"
