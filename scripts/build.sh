@@ -27,10 +27,10 @@ while [ $# -gt 0 ]; do
     --debug | --asan | --tsan | --fuzzers) set_variant "${1#--}" ;;
     --tests) tests=1 ;;
     --unity) unity=ON ;;
-    --build-dir) dir=$(value_of "$@"); shift ;;
+    --build-dir) dir=$(path_of "$@"); shift ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
-    --target) targets+=("$(value_of "$@")"); shift ;;
-    --libc) libc=$(value_of "$@"); shift ;;
+    --target) target=$(value_of "$@"); targets+=("$target"); shift ;;
+    --libc) libc=$(path_of "$@"); shift ;;
     --cuda-arch) architectures=$(value_of "$@"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;

@@ -11,7 +11,7 @@ for argument in "$@"; do
     --check) check=1 ;;
     -h | --help) usage "$0"; exit 0 ;;
     -*) bad_flag "$argument" ;;
-    *) files+=("$argument") ;;
+    *) files+=("$(from_caller "$argument")") ;;
   esac
 done
 

@@ -1,6 +1,7 @@
 # Sourced by the scripts of this folder: where things are, messages, steps that show the end of their log when they fail.
 # Needs bash and the tools of a bare system. Sets root, and makes it the working directory.
 set -euo pipefail
+caller=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 logs=${ATHANOR_LOGS:-$root/.cache/logs}
@@ -25,6 +26,16 @@ usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$1"; }
 value_of() {
   [ $# -ge 2 ] && [ -n "$2" ] || { printf 'error: %s needs a value\n' "$1" >&2; exit 2; }
   printf '%s' "$2"
+}
+
+# A relative path of the command line begins where the script was called, not at root.
+from_caller() {
+  if [ "$caller" = "$root" ] || [[ $1 = /* ]]; then printf '%s' "$1"; else printf '%s' "$caller/$1"; fi
+}
+path_of() { # as value_of, for a path
+  local path
+  path=$(value_of "$@") || exit 2
+  from_caller "$path"
 }
 
 bad_flag() {

@@ -13,10 +13,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 out=dist dir=build build=1 flags=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --out) out=$(value_of "$@"); shift ;;
-    --build-dir) dir=$(value_of "$@"); shift ;;
-    --libc) flags+=(--libc "$(value_of "$@")"); shift ;;
-    --cuda-arch) flags+=(--cuda-arch "$(value_of "$@")"); shift ;;
+    --out) out=$(path_of "$@"); shift ;;
+    --build-dir) dir=$(path_of "$@"); shift ;;
+    --libc) libc=$(path_of "$@"); flags+=(--libc "$libc"); shift ;;
+    --cuda-arch) architectures=$(value_of "$@"); flags+=(--cuda-arch "$architectures"); shift ;;
     --no-build) build='' ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;

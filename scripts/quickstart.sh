@@ -16,8 +16,8 @@ while [ $# -gt 0 ]; do
     --minutes) minutes=$(value_of "$@"); shift ;;
     --fresh) fresh=1 ;;
     --short) short=1 ;;
-    --program) program=$(value_of "$@"); shift ;;
-    --run) run=$(value_of "$@"); shift ;;
+    --program) program=$(path_of "$@"); shift ;;
+    --run) run=$(path_of "$@"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;
   esac

@@ -18,7 +18,8 @@ while [ $# -gt 0 ]; do
   case $1 in
     --fast | --ci | --all | --record) arguments+=("$1") ;;
     --list) arguments+=("$1") setup='' ;;
-    --only | --jobs | --build-dir) arguments+=("$1" "$(value_of "$@")"); shift ;;
+    --only | --jobs) value=$(value_of "$@"); arguments+=("$1" "$value"); shift ;;
+    --build-dir) value=$(path_of "$@"); arguments+=("$1" "$value"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;
   esac

@@ -13,8 +13,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 out=dist/athanor-gpu dir=build-gpu architectures=90a tests=1
 while [ $# -gt 0 ]; do
   case $1 in
-    --out) out=$(value_of "$@"); shift ;;
-    --build-dir) dir=$(value_of "$@"); shift ;;
+    --out) out=$(path_of "$@"); shift ;;
+    --build-dir) dir=$(path_of "$@"); shift ;;
     --cuda-arch) architectures=$(value_of "$@"); shift ;;
     --no-tests) tests='' ;;
     -h | --help) usage "$0"; exit 0 ;;

@@ -233,7 +233,16 @@ class LibraryTest(SystemTest):
             "120 of 120, 100 %, 1 min 10 s: Linking CXX executable athanor", "2 of 120, 1 %, 1 s: Building a.o",
             "Reading package lists"])
 
-    def test_missing_packages_are_listed(self):
+    def test_relative_paths_begin_where_the_script_is_called(self):
+        script = f'cd "{self.folder}"; source "{ROOT}/scripts/lib.sh"\n'
+        done = run("bash", "-c", script + "path_of --out some/folder; echo; path_of --out /folder")
+        self.assertEqual(done.stdout.splitlines(), [f"{self.folder}/some/folder", "/folder"])
+        refused = run("bash", "-c", script + 'out=$(path_of --out ""); echo goes on')
+        self.assertEqual((refused.returncode, refused.stdout, refused.stderr), (2, "", "error: --out needs a value\n"))
+        done = run("bash", "-c", f'cd "{ROOT}"; source scripts/lib.sh; path_of --out some/folder')
+        self.assertEqual(done.stdout, "some/folder", "short in messages")
+
+
         done = self.bash("missing_packages dpkg no-such-package-as-this bash")
         self.assertEqual(done.stdout.split(), ["no-such-package-as-this"])
 
