@@ -10,7 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from compare import MODELS, ROOT
+from compare import MODELS, ROOT, find_program
 
 TOKENS = 524288  # of a step
 KINDS = {"gemm": "GEMMs", "scaled_gemm": "GEMMs", "quantize": "quantize", "attention_fwd": "attention",
@@ -64,7 +64,7 @@ def print_precisions(args, precisions):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--athanor", type=Path, default=ROOT / "build" / "athanor")
+    parser.add_argument("--athanor", type=Path, default=find_program(), help="the program; default: beside scripts/, or build/athanor")
     parser.add_argument("--precisions", help="comma separated, the first is compared with")
     args = parser.parse_args()
     print_precisions(args, args.precisions.split(",")) if args.precisions else print_models(args)
