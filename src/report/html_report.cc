@@ -434,7 +434,7 @@ class Page {
   // Table of each matrix's quantization statistics, for runs with such records.
   void rounding() {
     std::string before =
-        "<h2>Rounding to 8 bits</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
+        "<h2>Rounding to low precision</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
         "<th>operand</th><th>values</th><th>saturated</th><th>underflowed</th><th>amax</th>"
         "<th>most underflowed in a record</th></tr></thead><tbody>\n";
     for (size_t i = 0; i < runs_.size(); ++i)

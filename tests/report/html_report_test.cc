@@ -362,11 +362,11 @@ TEST(Report, HandlesEmptyAndNonFiniteSeries) {
 
 TEST(Report, ShowsQuantizationStatisticsIfRecorded) {
   std::vector<RunRecords> runs = {sample("low precision", 3)};
-  EXPECT_EQ(html_report(runs).find("Rounding to 8 bits"), std::string::npos);
+  EXPECT_EQ(html_report(runs).find("Rounding to low precision"), std::string::npos);
   runs[0].quantized = {
       {.step = 3, .layer = "h.0<b>", .operand = "forward_x", .dtype = "f8_e4m3", .values = 1000, .underflowed = 100}};
   const std::string html = html_report(runs);
-  EXPECT_NE(html.find("Rounding to 8 bits"), std::string::npos);
+  EXPECT_NE(html.find("Rounding to low precision"), std::string::npos);
   EXPECT_EQ(html.find("h.0<b>"), std::string::npos) << "names are escaped";
 }
 
