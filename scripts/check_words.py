@@ -30,6 +30,8 @@ LEFT_OUT = ("scripts/check_words.py", "scripts/bench/results/", "tests/emulator/
 
 
 def main():
+    if len(sys.argv) > 2 or "-h" in sys.argv or "--help" in sys.argv:
+        sys.exit(__doc__)
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
     listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], check=True,
                             capture_output=True, text=True).stdout.splitlines()
