@@ -19,9 +19,9 @@ Ran run(std::vector<std::string> words) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const int code = run_cli(int(words.size()), argv.data());
-  return {code, testing::internal::GetCapturedStderr()};
+  return {code, ::testing::internal::GetCapturedStderr()};
 }
 void expect_refused(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
   const Ran ran = run(words);
