@@ -108,6 +108,9 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
 }
 
 Exit launch(LaunchArgs args) {
+  if (args.ranks > 1 && std::ranges::count(args.command, "-") > 0)
+    throw Error("launch: ranks cannot share standard input; write the configuration to a file and name it instead of -",
+                Exit::usage);
   args.command.insert(args.command.begin(), "athanor");
   if (const std::optional<int> code = refuse_words(args.command))
     return static_cast<Exit>(*code);  // reported once, not by every rank

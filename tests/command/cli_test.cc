@@ -56,6 +56,7 @@ TEST(Cli, LauncherRefusesInvalidCommandLinesOnce) {
   expect_refused({"launch", "-n", "2", "train", "x.json", "--sett", "a=1"},
                  {"athanor train: there is no option \"--sett\""});
   expect_refused({"launch", "-n", "2", "train"}, {"config is required"});
+  expect_refused({"launch", "-n", "2", "train", "-"}, {"launch: ranks cannot share standard input"});
 }
 
 TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
