@@ -27,12 +27,26 @@ struct LrFindArgs {
 // Overrides that turn a run into a range test; they come last, so that neither the file nor --set changes them.
 std::vector<std::string> as_lr_find(const LrFindArgs& args) {
   std::vector<std::string> all = args.overrides;
-  all.insert(all.end(),
-             {"save=", "load=none", "schedule.lr_decay_style=exponential", cat("schedule.lr_warmup_init=", args.from),
-              cat("learning_rate=", args.to), "schedule.min_lr=0", "schedule.lr_warmup_iters=0",
-              "schedule.lr_wsd_decay_iters=0", "train_tokens=0", cat("train_iters=", args.steps),
-              cat("schedule.lr_decay_iters=", args.steps), "schedule.momentum_warmup_iters=0", "eval_interval=0",
-              "stop_at_loss=0", "loss_spikes.zscore=0", "loss_spikes.rollback=false", "profile="});
+  all.insert(all.end(), {"save=",
+                         "load=none",
+                         "load_step=-1",
+                         "pruning.start=0",
+                         "pruning.end=0",
+                         "schedule.lr_decay_style=exponential",
+                         cat("schedule.lr_warmup_init=", args.from),
+                         cat("learning_rate=", args.to),
+                         "schedule.min_lr=0",
+                         "schedule.lr_warmup_iters=0",
+                         "schedule.lr_wsd_decay_iters=0",
+                         "train_tokens=0",
+                         cat("train_iters=", args.steps),
+                         cat("schedule.lr_decay_iters=", args.steps),
+                         "schedule.momentum_warmup_iters=0",
+                         "eval_interval=0",
+                         "stop_at_loss=0",
+                         "loss_spikes.zscore=0",
+                         "loss_spikes.rollback=false",
+                         "profile="});
   return all;
 }
 
