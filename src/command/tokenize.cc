@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "command/command.h"
 
 namespace athanor {
@@ -146,7 +147,8 @@ void add_options(Verb verb, TokenizeArgs& o) {
       .show_default();
   verb.add_option("--shard-tokens", o.shard_tokens, "maximum tokens per shard").show_default();
   verb.add_option("--threads", o.threads, "CPU threads; 0: all cores available; does not change the output")
-      .show_default();
+      .show_default()
+      .check(in_range(0, kMostThreads));
   verb.add_option("--save-seconds", o.save_seconds, "interval for saving progress, so that a killed run can continue")
       .show_default()
       .check(non_negative());
