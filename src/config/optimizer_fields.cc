@@ -60,7 +60,9 @@ std::vector<Field<Config>> optimizer_fields() {
       custom("param_groups", groups(), refused,
              "per-weight options: the first group whose pattern and role match applies; by default vectors do not "
              "decay, muon and normuon use adamw for embeddings and vectors, and lamb decays vectors"),
-      number("adam.beta1", &Config::adam_beta1, below(0, 1), notice, "", "decay of the first moment").alias({"beta1"}),
+      number("adam.beta1", &Config::adam_beta1, below(0, 1), notice, "",
+             "decay of the first moment; with schedule_free_adamw cannot change on resume")
+          .alias({"beta1"}),
       number("adam.beta2", &Config::adam_beta2, below(0, 1), notice, "", "decay of the second moment").alias({"beta2"}),
       number("adam.eps", &Config::adam_eps, above(0), notice, "",
              "epsilon added to the square root of the second moment")

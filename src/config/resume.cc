@@ -69,9 +69,11 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   if (!now.prune_mask_from.empty() && std::ranges::count(changes, "pruning.mask_from", &ConfigChange::key) > 0)
     for (ConfigChange& c : changes)
       if (c.key.starts_with("pruning.")) c.rule = OnResume::notice;
-  // Without momentum a checkpoint has no state that momentum could continue with.
+  // Without momentum a checkpoint has no state that momentum could continue with. The state of schedule_free_adamw
+  // stands for other weights under another beta1 (ops/update.h).
   for (ConfigChange& c : changes)
-    if (c.key == "sgd.momentum" && std::stod(c.old_value) == 0 && updates_by(now, RuleName::sgd))
+    if ((c.key == "sgd.momentum" && std::stod(c.old_value) == 0 && updates_by(now, RuleName::sgd)) ||
+        (c.key == "adam.beta1" && updates_by(now, RuleName::schedule_free_adamw)))
       c.rule = OnResume::refused;
   return changes;
 }

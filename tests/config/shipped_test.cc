@@ -196,6 +196,15 @@ TEST(Resume, MomentumOfSgdCannotBeginLater) {
   EXPECT_EQ(rule("optimizer=adamw", "0", "0.9"), OnResume::notice);
 }
 
+TEST(Resume, FirstMomentDecayOfScheduleFreeAdamWStays) {
+  const auto rule = [](const char* optimizer) {
+    const std::string old = dump_resolved(parse(small_config(), {optimizer, "adam.beta1=0.9"}));
+    return resume_changes(old, parse(small_config(), {optimizer, "adam.beta1=0.95"})).at(0).rule;
+  };
+  EXPECT_EQ(rule("optimizer=schedule_free_adamw"), OnResume::refused);
+  EXPECT_EQ(rule("optimizer=adamw"), OnResume::notice);
+}
+
 TEST(Resume, KeysMissingInOldConfigsMeanTheDefault) {
   json old = json::parse(dump_resolved(parse(small_config())));
   old["adam"].erase("beta2");
