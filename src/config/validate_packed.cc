@@ -22,7 +22,7 @@ void validate_both(const Config& c, const char* key) {
       "set that to none");
 }
 
-void validate_gradients(const Config& c) {
+void validate_packed_gradients(const Config& c) {
   constexpr const char* kKey = "zero_quantized_gradients";
   validate_both(c, kKey);
   const auto off = refusals(kKey);
@@ -52,7 +52,7 @@ void validate_packed_weights(const Config& c) {
 }  // namespace
 
 void validate_packed(const Config& c) {
-  if (c.zero_quantized_gradients) validate_gradients(c);
+  if (c.zero_quantized_gradients) validate_packed_gradients(c);
   if (c.zero_quantized_weights) validate_packed_weights(c);
 }
 
