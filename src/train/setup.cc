@@ -174,7 +174,8 @@ int zero_stage(const Config& c) {
 
 MeshSizes mesh_sizes(const Config& c, int ranks) {
   const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size);
-  const auto stages = int(c.pipeline_parallel_size), together = stages * tensor * context;
+  const auto stages = int(c.pipeline_parallel_size);
+  const int64_t together = int64_t{stages} * tensor * context;  // may exceed an int
   if (ranks % together != 0 && stages > 1)
     throw Error(cat("pipeline_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
                     " started, expected a multiple of ", together,
@@ -193,7 +194,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
     throw Error(cat("tensor_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
-  const int groups = ranks / together;
+  const auto groups = int(ranks / together);
   const auto experts = int(c.expert_parallel_size);
   if (groups % experts != 0)
     throw Error(cat("expert_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",

@@ -96,6 +96,12 @@ TEST(MeshSizes, ReplicasBecomeWorkersOfLocalUpdates) {
   EXPECT_THROW(mesh_sizes(config, 5), Error);
 }
 
+TEST(MeshSizes, ProductsBeyond32BitsAreRefused) {
+  Config config;
+  config.pipeline_parallel_size = config.tensor_parallel_size = 65536;
+  EXPECT_THROW(mesh_sizes(config, 2), Error);
+}
+
 // A worker consists of consecutive ranks, and all groups except that of the workers lie within it.
 TEST(Mesh, WorkersAreConsecutiveRanksWithTheirOwnGroups) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
