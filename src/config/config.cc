@@ -77,6 +77,12 @@ void load_model(Json& root, const std::string& base_dir, Notices notices) {
 void take_model_of_weights(Json& root) {
   const Json* from = root.find("init_from");
   if (!from || !from->is(Json::Kind::string) || from->text.empty() || root.find("model")) return;
+  std::error_code error;
+  if (const std::string path = read_path(*from, "init_from"); fs::is_regular_file(path, error))
+    throw Error(cat(from->where, ": init_from: ", path,
+                    " is a file; expected a folder with config.json and weights: import the file (athanor import ",
+                    path, " FOLDER) and name that folder, or set `model`"),
+                Exit::usage);
   Json folder = *from;
   folder.where = "--set init_from";  // the path is relative to the working folder, like --set init_from
   root.set("model", std::move(folder));

@@ -124,6 +124,7 @@ TEST(Files, InitFromSetsTheModel) {
       "n_positions": 32})";
   EXPECT_EQ(parse(small_config("", own), {"init_from=" + weights}).model.vocab_size, 99);
   expect_parts(error_in(text, {"init_from=" + weights + "/nowhere"}), {"init_from", "nowhere"});
+  expect_parts(error_in(text, {"init_from=" + weights + "/config.json"}), {"init_from", "is a file", "athanor import"});
   expect_parts(error_in(text), {"model"});
   // PEFT's folder of adapters has the shape of its base, which it names from the working folder or from its own.
   folder.write("peft/adapter_config.json", "{\"r\": 4, \"base_model_name_or_path\": \"" + weights + "\"}");
