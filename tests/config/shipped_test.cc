@@ -198,8 +198,10 @@ TEST(Resume, MomentumOfSgdCannotBeginLater) {
 
 TEST(Resume, FirstMomentDecayOfScheduleFreeAdamWStays) {
   const auto rule = [](const char* optimizer) {
-    const std::string old = dump_resolved(parse(small_config(), {optimizer, "adam.beta1=0.9"}));
-    return resume_changes(old, parse(small_config(), {optimizer, "adam.beta1=0.95"})).at(0).rule;
+    const auto config = [&](const char* beta1) {
+      return parse(small_config(), {optimizer, beta1, "schedule.lr_decay_style=constant"});
+    };
+    return resume_changes(dump_resolved(config("adam.beta1=0.9")), config("adam.beta1=0.95")).at(0).rule;
   };
   EXPECT_EQ(rule("optimizer=schedule_free_adamw"), OnResume::refused);
   EXPECT_EQ(rule("optimizer=adamw"), OnResume::notice);
