@@ -174,16 +174,15 @@ void Rendezvous::enter_tree(Deadline deadline) {
 void Rendezvous::go_to_parent(Deadline deadline) {
   const int parent = tree().parent(rank());
   std::string to, host;
-  const std::chrono::duration<double> silence(options_.timeouts.silence);
-  deadline += duration_of(silence.count());
-  Deadline heard = Clock::now(), looked = heard;  // as in monitor()
+  deadline += duration_of(options_.timeouts.silence);
+  heard_ = looked_ = Clock::now();
   for (std::string why = "rank 0 has not sent its address yet";;) {
     pollfd entry = channel_->poll_entry();
     poll(&entry, 1, to.empty() ? std::min(100, milliseconds_left(deadline)) : int(kPause.count()));
-    heard += held_up(&looked);
+    heard_ += held_up(&looked_);
     const bool open = channel_->advance();
     while (const auto frame = channel_->take()) {
-      heard = Clock::now();
+      heard_ = Clock::now();
       if (frame->kind == 'a') throw Error(frame->payload, Exit::peer_lost);
       if (frame->kind != 'p') continue;
       FieldReader fields(frame->payload);
@@ -192,7 +191,7 @@ void Rendezvous::go_to_parent(Deadline deadline) {
     }
     if (!open)
       throw Error(cat(above_, " is gone: its process ended or was killed, or its machine is lost"), Exit::peer_lost);
-    if (looked - heard > silence) throw Error(why_silent(above_, silence.count()), Exit::peer_lost);
+    if (silent()) throw Error(why_silent(above_, options_.timeouts.silence), Exit::peer_lost);
     if (!to.empty()) {
       Entrance e = enter(parse_endpoint(to), secret_, {Purpose::rendezvous, rank(), size()},
                          of_attempt(deadline, options_.timeout));
@@ -296,8 +295,7 @@ void Rendezvous::monitor() {
       if (!open) set_failure(cat(above_, " is gone: its process ended or was killed, or its machine is lost"));
       // Compares with the time before reading: a process that was itself suspended still finds messages that arrived
       // meanwhile.
-      if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
-        set_failure(why_silent(above_, options_.timeouts.silence));
+      if (silent()) set_failure(why_silent(above_, options_.timeouts.silence));
     } catch (const Error& e) {
       open = false;
       set_failure(cat("the connection to ", above_, " cannot be trusted: ", e.what()));
@@ -314,6 +312,8 @@ void Rendezvous::monitor() {
     if (channel_->flushed() || Clock::now() > until) break;
   }
 }
+
+bool Rendezvous::silent() const { return looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence); }
 
 void Rendezvous::handle(const Frame& frame) {
   heard_ = Clock::now();

@@ -106,6 +106,7 @@ class Rendezvous {
   void enter_tree(Deadline);
   void go_to_parent(Deadline);
   void monitor();
+  bool silent() const;  // no sign of life from the server for timeouts.silence
   void handle(const Frame&);
   void set_failure(const std::string&);
   void post(Frame);
@@ -121,14 +122,14 @@ class Rendezvous {
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // on rank 0 only
   std::unique_ptr<Relay> relay_;              // on other ranks that have ranks below them
-  std::unique_ptr<Channel> channel_;          // connection to the parent; used by the monitor thread only
+  std::unique_ptr<Channel> channel_;          // connection to the parent; once monitor_ runs, used by it only
   std::string above_;                         // name of the parent: "rank 0 (node-1)"
   std::string address_, server_address_, secret_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
   std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: activity changed since the last beat
-  Deadline heard_, looked_;  // last sign of life from the server, and when it was checked; monitor thread only
+  Deadline heard_, looked_;  // last sign of life from the server, and when it was checked; used as channel_ is
   std::mutex mutex_;         // guards the members below
   std::condition_variable changed_;
   std::vector<Frame> outbox_;
