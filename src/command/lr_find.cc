@@ -102,6 +102,7 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     code = trainer->run();
   });
+  signals.leave();                             // as in train: a signal that comes again must not replace the exit code
   const bool stopped = code == Exit::requeue;  // by a signal or exit_duration_in_mins
   if (!first) return stopped ? code : Exit::done;
   const std::optional<double> rate = stopped ? std::nullopt : test.suggestion();
