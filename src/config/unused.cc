@@ -17,8 +17,10 @@ class Unused {
 
   template <class T>
   void key(const char* name, T Config::*member, bool has_effect, const char* only_with) {
-    if (!has_effect && config_.*member != defaults_.*member)
-      remarks.push_back(cat(name, " has no effect: it is for ", only_with));
+    if (!has_effect && config_.*member != defaults_.*member) remark(name, only_with);
+  }
+  void remark(const char* name, const char* only_with) {
+    remarks.push_back(cat(name, " has no effect: it is for ", only_with));
   }
   std::vector<std::string> remarks;
 
@@ -74,12 +76,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("pruning.srste_decay", &Config::srste_decay, srste, "pruning.method srste");
   unused.key("pruning.scope", &Config::prune_scope, prunes && !srste,
              "pruning.sparsity above 0 with pruning.method magnitude");
-  unused.key("pruning.start", &Config::prune_start, by_steps,
-             "pruning.sparsity above 0 with pruning.method magnitude and without pruning.mask_from");
+  const char* of_steps = "pruning.sparsity above 0 with pruning.method magnitude and without pruning.mask_from";
+  unused.key("pruning.start", &Config::prune_start, by_steps, of_steps);
   if (!by_steps && c.prune_end != c.prune_start)  // validate() sets an unset end to the start
-    unused.remarks.push_back(
-        "pruning.end has no effect: it is for pruning.sparsity above 0 with pruning.method magnitude and without "
-        "pruning.mask_from");
+    unused.remark("pruning.end", of_steps);
   unused.key("pruning.exclude", &Config::prune_exclude, prunes, "pruning.sparsity above 0");
   unused.key("pruning.interval", &Config::prune_interval, by_steps && c.prune_end > c.prune_start,
              "pruning.end after pruning.start");
