@@ -1,7 +1,7 @@
 // Tensors in one or more safetensors files, in the layouts of the Hugging Face hub: model.safetensors, or
-// model-00001-of-0000N.safetensors with model.safetensors.index.json. If both exist, the one that
-// the folder's manifest lists is used; without a manifest the single file, as in transformers. Names of bare models
-// ("wte.weight", "layers.0...") get the prefix of the model with a head; buffers that are not weights are skipped.
+// model-00001-of-0000N.safetensors with model.safetensors.index.json. If both exist, the one that the folder's manifest
+// lists is used; without a manifest the single file, as in transformers. Names of bare models ("wte.weight",
+// "layers.0...") get the prefix of the model with a head; buffers that are not weights are skipped.
 #pragma once
 #include <cstdint>
 #include <map>

@@ -30,8 +30,9 @@ DType float_of(GgmlType type) {
   return type == GgmlType::f32 ? DType::f32 : type == GgmlType::f16 ? DType::f16 : DType::bf16;
 }
 
-// Refuses values that need a scale too large for f16. It is stored as infinity, which dequantizes to non-finite values.
-// If the squares of values overflow, too, q6_K stores zeros; kMost is its largest value, and the largest of all types.
+// Refuses values that need a scale too large for f16: it is stored as infinity, which dequantizes to non-finite values.
+// But q6_K stores zeros for values whose squares overflow, so values above kMost are refused before. That is the
+// largest value of q6_K (f16 scale, 8-bit scale, 6-bit value), and no other type has a larger one.
 void require_finite(const GgmlTypeInfo& info, std::span<const float> from, std::span<const std::byte> row,
                     std::string_view what) {
   constexpr float kMost = 65504.0f * 128 * 32;
