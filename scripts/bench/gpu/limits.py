@@ -64,7 +64,8 @@ def print_precisions(args, precisions):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--athanor", type=Path, default=find_program(), help="the program; default: beside scripts/, or build/athanor")
+    parser.add_argument("--athanor", type=Path, default=find_program(),
+                        help="the program; default: beside scripts/, or build/athanor")
     parser.add_argument("--precisions", help="comma separated, the first is compared with")
     args = parser.parse_args()
     print_precisions(args, args.precisions.split(",")) if args.precisions else print_models(args)
