@@ -10,6 +10,7 @@ constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",     "qwen2", "qw
                                             "mixtral", "qwen3_moe", "olmoe", "dots1", "athanor"};
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn", "proportional"};
 constexpr std::string_view kRouterScores[] = {"softmax", "sigmoid"};
+constexpr std::string_view kAuxLossScopes[] = {"sequence", "micro_batch", "global_batch"};
 constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu", "relu2"};
 constexpr std::string_view kSublayerNorms[] = {"before", "after", "both"};
 constexpr std::string_view kLayerTypes[] = {"full_attention", "sliding_attention", "sparse_attention"};
@@ -65,6 +66,7 @@ constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(RouterScore) { return kRouterScores; }
+ChoiceNames choice_names(AuxLossScope) { return kAuxLossScopes; }
 ChoiceNames choice_names(Activation) { return kActivations; }
 ChoiceNames choice_names(LayerType) { return kLayerTypes; }
 ChoiceNames choice_names(SublayerNorm) { return kSublayerNorms; }

@@ -46,6 +46,7 @@ ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(Activation);
 ChoiceNames choice_names(RouterScore);
+ChoiceNames choice_names(AuxLossScope);
 ChoiceNames choice_names(LayerType);
 ChoiceNames choice_names(SublayerNorm);
 ChoiceNames choice_names(DeviceChoice);

@@ -52,6 +52,10 @@ std::vector<Field<Config>> expert_fields() {
              "dots1: step size of the router bias (load balancing without auxiliary loss): after each step the bias of "
              "an expert rises by this if it received fewer tokens than average, and falls if more; 0 = constant")
           .alias({"moe_router_bias_update_rate"}),
+      choice<&Config::aux_loss_scope>(
+          "moe.aux_loss_scope", notice,
+          "tokens whose choices model.router_aux_loss_coef balances together: those of each sequence, of each "
+          "micro-batch of a rank, or of the last step's global batch (docs/models.md)"),
       number("moe.expert_capacity_factor", &Config::expert_capacity_factor, between(0, 1e3), notice, "",
              "capacity factor: in training, each expert takes at most this times tokens * num_experts_per_tok / "
              "num_experts of the choices of a sequence and drops those with the smallest router weights "

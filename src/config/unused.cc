@@ -60,6 +60,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
 
   unused.key("moe.router_bias_update_rate", &Config::router_bias_update_rate, has_router_bias(c.model.model_type),
              "model_type dots1");
+  unused.key("moe.aux_loss_scope", &Config::aux_loss_scope, c.model.router_aux_loss_coef > 0,
+             "model.router_aux_loss_coef above 0");
 
   unused.key("logging.routing_interval", &Config::log_routing_interval, c.model.num_experts > 0, "models with experts");
 

@@ -193,7 +193,7 @@ struct TokenGradient {
         dp(p.size()),
         dweights(size_t(of.dweights.cols())) {}
 
-  // count: rows of the token's sequence at each expert. dp becomes the gradient of the logits.
+  // count: rows of the token's sequence at each expert, or op.loads. dp becomes the gradient of the logits.
   void run(int64_t t, const float* count, TokenSums& gained) {
     const int64_t e = op.logits.cols(), k = op.dweights.cols();
     const float* logits = flat<float>(op.logits) + t * e;
@@ -258,12 +258,12 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
     for (int64_t slot = s * op.sequence * k; slot < (s + 1) * op.sequence * k; ++slot) ++counts[s * e + experts[slot]];
   });
   const float scale = *flat<float>(op.scale) * op.inv_count;
-  const float share = float(double(e) / (double(k) * double(op.sequence)));
+  const auto* loads = flat<float>(op.loads);
   pool_.parallel_ranges(n, workspace.grain, [&](int64_t begin, int64_t end) {
-    TokenGradient token(op, scale, share);
+    TokenGradient token(op, scale, op.load_of_choice());
     TokenSums gained;
     for (int64_t t = begin; t < end; ++t) {
-      token.run(t, counts + t / op.sequence * e, gained);
+      token.run(t, op.loads ? loads : counts + t / op.sequence * e, gained);
       by_float(op.dlogits.dtype, [&]<class T>() {
         for (int64_t i = 0; i < e; ++i) flat<T>(op.dlogits)[t * e + i] = from_float<T>(token.dp[size_t(i)]);
       });
@@ -281,16 +281,16 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
       statistics[e + i] += sums[chunk * RouterStatistics::kSums + i];
 }
 
-void CpuOps::run(const StepRouterBias& op, void*) {
+void CpuOps::run(const StepRouters& op, void*) {
   const bool skip = update::state_of(op.state).skip != 0;
-  const int64_t e = op.bias.cols();
-  for (int64_t l = 0; l < op.bias.rows(); ++l) {
-    float* bias = flat<float>(op.bias) + l * e;
+  const int64_t e = op.counts.cols();
+  for (int64_t l = 0; l < op.counts.rows(); ++l) {
     double* counts = flat<double>(op.counts) + l * e;
     const double sum = std::accumulate(counts, counts + e, 0.0);  // exact: counts are whole numbers
     for (int64_t i = 0; i < e; ++i) {
       const double below = sum - counts[i] * double(e);
-      if (!skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
+      if (op.bias && !skip && below != 0) flat<float>(op.bias)[l * e + i] += below > 0 ? op.rate : -op.rate;
+      if (op.loads && !skip) flat<float>(op.loads)[l * e + i] = float(counts[i] * double(e) / sum);
       counts[i] = 0;
     }
   }

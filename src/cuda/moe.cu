@@ -194,6 +194,7 @@ struct RouteGradient {
   const int* counts;
   const float *dweights, *logits, *scale;
   const int *experts, *kept;  // kept: null if no choice is dropped
+  const float* loads;         // null: the balance loss uses counts
   int tokens, count, chosen, sequence;
   float inv_count, balance, z, share, factor;
   bool sigmoids, normalize;
@@ -214,6 +215,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   const int64_t first = static_cast<int64_t>(token) * a.chosen;
   const float* logits = a.logits + static_cast<int64_t>(token) * a.count;
   const int* counts = a.counts + static_cast<int64_t>(token / a.sequence) * a.count;
+  const auto count_of = [&](int i) { return a.loads ? a.loads[i] : static_cast<float>(counts[i]); };
   const RowSums row = row_sums(logits, a.count);
   const float scale = *a.scale * a.inv_count, lse = row.log_sum();
   const float all = a.sigmoids ? sigmoid_sum(logits, a.count) : 1.f;
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
     const float p = a.sigmoids ? score_of(i) / all : row.probability(logits[i]);
     if (!a.sigmoids) entropy += p * (lse - logits[i]);
     if (a.sigmoids && p > 0) entropy -= p * logf(p);
-    balance += p * static_cast<float>(counts[i]);
+    balance += p * count_of(i);
   }
   entropy = warp_reduce(entropy, Plus{});
   balance = warp_reduce(balance, Plus{});
@@ -249,7 +251,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   }
   const float around = a.sigmoids ? balance : 0.f;
   const auto gradient = [&](int i) {  // with respect to the score of expert i
-    float dp = scale * a.balance * a.share * (static_cast<float>(counts[i]) - around) / all;
+    float dp = scale * a.balance * a.share * (count_of(i) - around) / all;
     for (int j = 0; j < a.chosen; ++j)
       if (a.experts[first + j] == i) dp += a.factor * ((dweight(j) - weighted) / sum);
     return dp;
@@ -297,18 +299,19 @@ __global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* co
 
 // One block per layer. Counts are integers, so their sum is exact in any order.
 __global__ void __launch_bounds__(kThreads)
-    step_bias(float* bias, double* counts, const StepState* state, int count, float rate) {
+    step_routers(float* bias, float* loads, double* counts, const StepState* state, int count, float rate) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, smem, [32]);
   const int thread = static_cast<int>(threadIdx.x);
-  bias += static_cast<int64_t>(blockIdx.x) * count;
-  counts += static_cast<int64_t>(blockIdx.x) * count;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * count;
+  counts += first;
   double sum = 0;
   for (int i = thread; i < count; i += kThreads) sum += counts[i];
   sum = block_reduce(sum, smem, Plus{});
   for (int i = thread; i < count; i += kThreads) {
     const double below = sum - counts[i] * count;
-    if (!state->skip && below != 0) bias[i] += below > 0 ? rate : -rate;
+    if (bias && !state->skip && below != 0) bias[first + i] += below > 0 ? rate : -rate;
+    if (loads && !state->skip) loads[first + i] = static_cast<float>(counts[i] * count / sum);
     counts[i] = 0;
   }
 }
@@ -563,6 +566,7 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
                              data<float>(op.scale),
                              data<int>(op.experts),
                              data<int>(op.kept),
+                             data<float>(op.loads),
                              tokens,
                              experts,
                              chosen,
@@ -570,8 +574,7 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
                              op.inv_count,
                              op.balance,
                              op.z,
-                             static_cast<float>(static_cast<double>(experts) /
-                                                (static_cast<double>(chosen) * static_cast<double>(sequence))),
+                             op.load_of_choice(),
                              op.rule.factor,
                              op.rule.score == RouterScore::sigmoid,
                              op.rule.normalize};
@@ -585,11 +588,11 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
   CUDA_CHECK(launch(add_statistics, adding, data<double>(op.statistics), counts, sums, tokens, sequences, experts));
 }
 
-void run(const StepRouterBias& op, void*, cudaStream_t stream) {
-  if (op.bias.rows() == 0) return;
-  const LaunchConfig layers{dim3(grid_size(op.bias.rows())), dim3(kThreads), 0, stream};
-  CUDA_CHECK(launch(step_bias, layers, data<float>(op.bias), data<double>(op.counts), data<StepState>(op.state),
-                    checked_columns(op.kName, op.bias), op.rate));
+void run(const StepRouters& op, void*, cudaStream_t stream) {
+  if (op.counts.rows() == 0) return;
+  const LaunchConfig layers{dim3(grid_size(op.counts.rows())), dim3(kThreads), 0, stream};
+  CUDA_CHECK(launch(step_routers, layers, data<float>(op.bias), data<float>(op.loads), data<double>(op.counts),
+                    data<StepState>(op.state), checked_columns(op.kName, op.counts), op.rate));
 }
 
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {

@@ -91,6 +91,7 @@ void Engine::commit() {
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   for (const Tensor& counted : {routing_, least_factors_, expert_counts_, source_sums_})
     if (counted) ops_->run(Fill{.x = counted}, nullptr);
+  if (expert_loads_) ops_->run(Fill{.x = expert_loads_, .value = 1}, nullptr);
 }
 
 // Sets distinct ids, for callers that run steps without data.
@@ -321,7 +322,7 @@ void Engine::end_scores(Ctx& c) {
   c.run(no_scores());
 }
 
-// Sums over all ranks, so that the router biases stay the same on all of them. The counts are integers, so their sums
+// Sums over all ranks, so that routers learn the same on all of them. The counts are integers, so their sums
 // are exact in any order. A stage has zeros for the layers of other stages.
 void Engine::sum_expert_counts(Ctx& c) {
   const ProcessMesh& mesh = backend_.mesh;
@@ -330,12 +331,16 @@ void Engine::sum_expert_counts(Ctx& c) {
     if (group->size() > 1) c.all_reduce(*group, expert_counts_);
 }
 
-void Engine::step_router_bias(Ctx& c) {
+void Engine::step_routers(Ctx& c) {
   const ModelConfig& m = model_->config();
-  c.run(StepRouterBias{.bias = model_->params().value(model_->router_bias()),
-                       .counts = expert_counts_.slice(m.first_k_dense_replace, m.num_hidden_layers),
-                       .state = state_,
-                       .rate = options_.router_bias_rate});
+  const auto with_experts = [&](const Tensor& of_layers) {
+    return of_layers ? of_layers.slice(m.first_k_dense_replace, m.num_hidden_layers) : Tensor{};
+  };
+  c.run(StepRouters{.bias = model_->router_bias() ? model_->params().value(model_->router_bias()) : Tensor{},
+                    .loads = with_experts(expert_loads_),
+                    .counts = with_experts(expert_counts_),
+                    .state = state_,
+                    .rate = options_.router_bias_rate});
 }
 
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
@@ -387,7 +392,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   optimizer_->step(c, params, state_, compressed_);
   if (pruned_) pruned_->apply(c);
   if (max_attention_logits_) end_scores(c);
-  if (expert_counts_) step_router_bias(c);
+  if (expert_counts_) step_routers(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.send_weights(c);
   if (!quantized_) return;

@@ -22,7 +22,7 @@ int64_t own_experts(Net n, const Moe& layer) {
 }
 
 // Gathers the rows of whole sequences: from the tensor-parallel ranks, which split them with sequence parallelism, and
-// from the context-parallel ranks if the router has a balance loss or its experts a capacity.
+// from the context-parallel ranks if choices of whole sequences are counted, for a balance loss or a capacity.
 Buffer rows_of_sequences(Ctx& c, const Buffer& own) {
   Buffer rows = all_rows(c, own);
   const Tensor& order = c.routing.context_rows;
@@ -104,7 +104,10 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
   Tensor statistics, counts;
   if (counts_rows && c.mesh.tensor().rank() == 0)
     statistics = step.statistics.slice(number, number + 1).view({counted.size()});
-  if (counts_rows && step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
+  const auto of_layer = [&](const Tensor& all) {
+    return all ? all.slice(number, number + 1).view({layer.experts}) : Tensor{};
+  };
+  if (counts_rows) counts = of_layer(step.counts);
   Buffer dlogits = c.alloc("moe.dlogits", {logits.t.rows(), layer.experts});
   c.run(RouteBwd{.dlogits = dlogits.t,
                  .statistics = statistics,
@@ -113,8 +116,9 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
                  .logits = logits.t,
                  .experts = experts.t,
                  .kept = r.kept ? r.kept.t : Tensor{},
+                 .loads = of_layer(step.loads),
                  .scale = step.loss_scale,
-                 .sequence = sequence_length(c),
+                 .sequence = step.aux_loss_scope == AuxLossScope::micro_batch ? logits.t.rows() : sequence_length(c),
                  .inv_count = step.inv_count,
                  .balance = layer.balance,
                  .z = layer.z,

@@ -110,9 +110,10 @@ struct RouterStatistics {
 //   z-loss = 1/T sum_t log(sum_i exp(logit_ti))^2     [Zoph et al. 2022, eq. 5]
 // Each counts as `balance` or `z` times T token losses, so its gradient is also multiplied by scale * inv_count. Counts
 // and the bias of RouteFwd have no gradient. The losses are computed per sequence, so they do not depend on
-// micro-batches and ranks. This call's counts are added to `statistics` and `counts`: backward runs exactly once per
-// micro-batch, even if forward is recomputed. Counts and losses include dropped choices, so that an expert beyond its
-// capacity still counts as overloaded.
+// micro-batches and ranks, unless T is the size of the micro-batch. With `loads`, from StepRouters, the balance loss is
+// 1/T sum_i loads_i sum_t p_ti: its counts are those of the last step's global batch. This call's counts are added to
+// `statistics` and `counts`: backward runs exactly once per micro-batch, even if forward is recomputed. Counts and
+// losses include dropped choices, so that an expert beyond its capacity still counts as overloaded.
 struct RouteBwd {
   Tensor dlogits;        // [N, E] any float
   Tensor statistics;     // optional [E + 4] f64, accumulate: RouterStatistics
@@ -121,13 +122,14 @@ struct RouteBwd {
   Tensor logits;         // [N, E] f32
   Tensor experts;        // [N, k] i32, from RouteFwd
   Tensor kept = {};      // optional [N, k] i32, from DropChoices: dropped choices have no gradient; dweights is ignored
+  Tensor loads = {};     // optional [E] f32: 1 for an expert that got the mean number of tokens in the last step
   Tensor scale;          // [1] f32: the loss scale
   int64_t sequence = 1;  // T; N is a multiple of it
   float inv_count = 1;
   float balance = 0, z = 0;
   RouterRule rule = {};
   static constexpr const char* kName = "route_bwd";
-  std::array<Field, 8> fields() {
+  std::array<Field, 9> fields() {
     return {{{"dlogits", Io::out, &dlogits},
              {"statistics", Io::inout, &statistics},
              {"counts", Io::inout, &counts},
@@ -135,6 +137,7 @@ struct RouteBwd {
              {"logits", Io::in, &logits},
              {"experts", Io::in, &experts},
              {"kept", Io::in, &kept},
+             {"loads", Io::in, &loads},
              {"scale", Io::in, &scale}}};
   }
   int64_t sequences() const { return logits.rows() / sequence; }
@@ -149,28 +152,42 @@ struct RouteBwd {
     if (statistics) e.is("statistics", statistics, DType::f64, {RouterStatistics{logits.cols()}.size()});
     if (counts) e.is("counts", counts, DType::f64, {logits.cols()});
     if (kept) e.is("kept", kept, DType::i32, experts.shape);
+    if (loads) e.is("loads", loads, DType::f32, {logits.cols()}).contiguous("loads", loads);
+  }
+  // Returns the factor that makes loads of the counts of a sequence, E / (k T); 1 if `loads` are given.
+  float load_of_choice() const {
+    return loads ? 1 : float(double(logits.cols()) / (double(dweights.cols()) * double(sequence)));
   }
   Cost cost() const { return {20.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// One step of the bias that balances experts without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing",
-// alg. 1]: b_e += rate sign(mean - c_e), where c_e is the number of a layer's tokens at expert e in the step, over all
-// ranks, and mean its mean over experts. A skipped step does not change the bias. The counts are zeroed in any case.
-struct StepRouterBias {
-  Tensor bias;    // [L, E] f32
-  Tensor counts;  // [L, E] f64
-  Tensor state;   // StepState
+// What routers learn at the end of a step from c_e, the number of a layer's tokens at expert e in the step, over all
+// ranks, and `mean`, its mean over experts:
+//   bias_e += rate sign(mean - c_e), balancing without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing
+//             Strategy for Mixture-of-Experts", alg. 1]
+//   load_e = c_e / mean, for a balance loss over the global batch (RouteBwd) [Qiu et al. 2025, "Demons in the Detail"]
+// A skipped step changes neither. The counts are zeroed in any case.
+struct StepRouters {
+  Tensor bias = {};   // optional [L, E] f32
+  Tensor loads = {};  // optional [L, E] f32
+  Tensor counts;      // [L, E] f64
+  Tensor state;       // StepState
   float rate = 0;
-  static constexpr const char* kName = "step_router_bias";
-  std::array<Field, 3> fields() {
-    return {{{"bias", Io::inout, &bias}, {"counts", Io::inout, &counts}, {"state", Io::in, &state}}};
+  static constexpr const char* kName = "step_routers";
+  std::array<Field, 4> fields() {
+    return {{{"bias", Io::inout, &bias},
+             {"loads", Io::inout, &loads},
+             {"counts", Io::inout, &counts},
+             {"state", Io::in, &state}}};
   }
   void check() const {
     Expect e{kName};
-    e.matrix("bias", bias).is("bias", bias, DType::f32, bias.shape).contiguous("bias", bias);
-    e.is("counts", counts, DType::f64, bias.shape).is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+    e.matrix("counts", counts).is("counts", counts, DType::f64, counts.shape);
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+    if (bias) e.is("bias", bias, DType::f32, counts.shape).contiguous("bias", bias);
+    if (loads) e.is("loads", loads, DType::f32, counts.shape).contiguous("loads", loads);
   }
-  Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
+  Cost cost() const { return {3.0 * double(counts.numel()), traffic(*this)}; }
 };
 
 // Sorts the N k rows by expert, stably: rows of one expert are in token order. Rows of dropped choices come last, after

@@ -142,7 +142,11 @@ void ReferenceOps::run(const RouteBwd& op, void*) {
     for (int64_t slot = first * k; slot < (first + op.sequence) * k; ++slot)
       ++counts[size_t(checked("route_bwd.experts", ints(op.experts)[slot], e))];
     for (int64_t i = 0; i < e; ++i) gained[size_t(i)] += counts[size_t(i)];
-    const double share = double(e) / (double(k) * double(op.sequence));  // factor in the balance loss
+    double share = double(e) / (double(k) * double(op.sequence));  // factor in the balance loss
+    if (op.loads) {
+      share = 1;
+      for (int64_t i = 0; i < e; ++i) counts[size_t(i)] = double(op.loads.as<float>()[i]);
+    }
     for (int64_t t = first; t < first + op.sequence; ++t) {
       const auto [softmaxes, lse] = softmax(logits, t);
       const Scores token = scores(op.rule.score, logits, t);
@@ -172,16 +176,16 @@ void ReferenceOps::run(const RouteBwd& op, void*) {
   for (size_t i = 0; i < gained.size(); ++i) op.statistics.as<double>()[i] += gained[i];
 }
 
-void ReferenceOps::run(const StepRouterBias& op, void*) {
+void ReferenceOps::run(const StepRouters& op, void*) {
   const auto& state = *reinterpret_cast<const StepState*>(op.state.as<uint8_t>());
-  const int64_t e = op.bias.cols();
-  for (int64_t l = 0; l < op.bias.rows(); ++l) {
-    float* bias = op.bias.as<float>() + l * e;
+  const int64_t e = op.counts.cols();
+  for (int64_t l = 0; l < op.counts.rows(); ++l) {
     double *counts = op.counts.as<double>() + l * e, sum = 0;
     for (int64_t i = 0; i < e; ++i) sum += counts[i];
     for (int64_t i = 0; i < e; ++i) {
       const double below = sum - counts[i] * double(e);  // E (mean - count)
-      if (!state.skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
+      if (op.bias && !state.skip && below != 0) op.bias.as<float>()[l * e + i] += below > 0 ? op.rate : -op.rate;
+      if (op.loads && !state.skip) op.loads.as<float>()[l * e + i] = float(counts[i] * double(e) / sum);
       counts[i] = 0;
     }
   }

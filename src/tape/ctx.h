@@ -174,8 +174,10 @@ struct ContextPass {
 
 // Data about the step that MoE routers need, in training.
 struct Routing {
-  Tensor statistics = {};      // [L, E + 4] f64: RouterStatistics, one row per layer
-  Tensor counts = {};          // [L, E] f64: tokens per expert in this step; only if they drive a router bias
+  Tensor statistics = {};  // [L, E + 4] f64: RouterStatistics, one row per layer
+  Tensor counts = {};      // [L, E] f64: tokens per expert in this step; only if StepRouters needs them
+  Tensor loads = {};       // [L, E] f32: StepRouters::loads; only with the scope global_batch
+  AuxLossScope aux_loss_scope = AuxLossScope::sequence;
   Tensor loss_scale = {};      // [1] f32
   float inv_count = 0;         // 1 / targets in the global batch
   int64_t sequence = 1;        // tokens of a sequence on this rank
@@ -183,8 +185,8 @@ struct Routing {
   double buffer_factor = 0;    // see SendSlots::slots_per_rank(), with expert parallelism; 0: slots for any routing
   Tensor least_factors = {};   // [L] f64: SendSlots::least of each layer; used with buffer_factor, also in evaluations
   Tensor loss_sum = {};        // [1] f64: becomes infinite if choices overflow
-  // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss or the capacity of
-  // experts over whole sequences.
+  // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks count choices of whole sequences, for a
+  // balance loss or the capacity of experts.
   Tensor context_rows = {};
 };
 

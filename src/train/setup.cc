@@ -132,6 +132,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .weight_decay = c.weight_decay_style,
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
   o.router_bias_rate = float(c.router_bias_update_rate);
+  o.aux_loss_scope = c.aux_loss_scope;
   o.expert_capacity_factor = c.expert_capacity_factor;
   o.expert_buffer_factor = c.expert_buffer_factor;
   o.quantized = c.log_quantization_interval > 0;

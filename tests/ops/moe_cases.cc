@@ -158,26 +158,33 @@ void ruled_router(Examiner& examine) {
         bwd.counts = tensor(DType::f64, {s.experts});
         examine(OpCase<RouteBwd>{cat(name, " ", dtype), bwd, {{"experts", experts_of(s, true)}}});
         bwd.statistics = {};
-        if (dtype == DType::f32)
-          examine(OpCase<RouteBwd>{cat(name, " counts alone"), bwd, {{"experts", experts_of(s, false)}}});
+        if (dtype != DType::f32) continue;
+        examine(OpCase<RouteBwd>{cat(name, " counts alone"), bwd, {{"experts", experts_of(s, false)}}});
+        bwd.statistics = tensor(DType::f64, {RouterStatistics{s.experts}.size()});
+        bwd.loads = tensor(DType::f32, {s.experts});
+        examine(OpCase<RouteBwd>{cat(name, " loads"), bwd, {{"experts", experts_of(s, true)}}});
       }
     }
 }
 
-void bias_steps(Examiner& examine) {
+void router_steps(Examiner& examine) {
   for (const auto& [layers, experts] : {std::pair{1, 1}, {3, 7}, {2, 300}})
-    for (const bool skip : {false, true}) {
-      OpCase<StepRouterBias> c{cat(layers, " x ", experts, skip ? " skipped" : ""),
-                               {.bias = tensor(DType::f32, {layers, experts}),
-                                .counts = tensor(DType::f64, {layers, experts}),
-                                .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-                                .rate = 0.001f},
-                               {{"counts", [](uint64_t, int64_t i) { return double(i * 5 % 13); }}}};
-      StepState state = running_state();
-      state.skip = skip;
-      c.values["state"] = bytes_of(state);
-      examine(c);
-    }
+    for (const bool skip : {false, true})
+      for (const auto& [bias, loads] : {std::pair{true, false}, {false, true}, {true, true}}) {
+        const Tensor values = tensor(DType::f32, {layers, experts});
+        OpCase<StepRouters> c{
+            cat(layers, " x ", experts, bias ? " bias" : "", loads ? " loads" : "", skip ? " skipped" : ""),
+            {.bias = bias ? values : Tensor{},
+             .loads = loads ? values : Tensor{},
+             .counts = tensor(DType::f64, {layers, experts}),
+             .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+             .rate = 0.001f},
+            {{"counts", [](uint64_t, int64_t i) { return double(i * 5 % 13 + 1); }}}};
+        StepState state = running_state();
+        state.skip = skip;
+        c.values["state"] = bytes_of(state);
+        examine(c);
+      }
 }
 
 // Far from ties, so that moved logits choose the same experts. The losses of the router are of the logits alone.
@@ -228,10 +235,13 @@ void router_gradients(Examiner& examine) {
         "logits");
     RouteBwd losses = route_gradient(kSmall, false, DType::f32);
     losses.rule = rule;
-    const OpCase<RouteBwd> bwd{
-        "losses",
-        losses,
-        {{"logits", logits}, {"experts", listed(chosen)}, {"scale", constant(2)}, {"dweights", constant(0)}}};
+    OpCase<RouteBwd> bwd{"losses",
+                         losses,
+                         {{"logits", logits},
+                          {"experts", listed(chosen)},
+                          {"loads", listed({0.5, 2, 0, 1.5, 1})},
+                          {"scale", constant(2)},
+                          {"dweights", constant(0)}}};
     const auto loss = [&](const std::vector<double>& x) {
       OpCase<RouteBwd> moved = bwd;
       moved.values["logits"] = listed(x);
@@ -245,6 +255,8 @@ void router_gradients(Examiner& examine) {
       return 2 * double(losses.inv_count) *
              (double(losses.balance) * gained(at.balance()) + double(losses.z) * gained(at.squares()));
     };
+    examine.gradient_of(bwd, "dlogits", loss, "logits");
+    bwd.op.loads = tensor(DType::f32, {kSmall.experts});
     examine.gradient_of(bwd, "dlogits", loss, "logits");
   }
 }
@@ -485,7 +497,7 @@ void moe_cases(Examiner& examine) {
   router(examine);
   ruled_router(examine);
   capacities(examine);
-  bias_steps(examine);
+  router_steps(examine);
   router_gradients(examine);
   rows_of_experts(examine);
   exchanges(examine);

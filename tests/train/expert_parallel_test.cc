@@ -113,6 +113,37 @@ TEST(ExpertParallel, MatchesOneRankWithTensorAndContextParallelism) {
   }
 }
 
+// A rank's micro-batch is one of several that one rank accumulates.
+TEST(ExpertParallel, AuxLossOfMicroBatchesMatchesOneRankThatAccumulates) {
+  Setting s = dots(1, 1, 1);
+  s.accumulation = 4, s.length = 8, s.balance = 2, s.scope = AuxLossScope::micro_batch;
+  const Curve want = ranks::train(s);
+  s.accumulation = 2;
+  EXPECT_GT(std::abs(ranks::train(s).norms[2] / want.norms[2] - 1), 1e-3) << "micro-batches of another size";
+  s.replicas = 2;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  s.replicas = 1, s.shards = s.experts = 2;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  s.accumulation = 4, s.shards = s.experts = 1, s.context = s.tensor = 2, s.sequence = true;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+}
+
+// The loads of experts are those of the global batch on all ranks, whatever the micro-batches.
+TEST(ExpertParallel, AuxLossOfTheGlobalBatchMatchesOneRank) {
+  Setting s = dots(1, 1, 1);
+  s.length = 8, s.balance = 2;
+  const Curve of_sequences = ranks::train(s);
+  s.scope = AuxLossScope::global_batch;
+  const Curve want = ranks::train(s);
+  EXPECT_GT(std::abs(of_sequences.norms[2] / want.norms[2] - 1), 1e-3);
+  s.accumulation = 2, s.recompute = Recompute::Granularity::full;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  s.shards = s.experts = 2, s.stage = 1;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  s.shards = s.experts = 1, s.stage = 0, s.context = s.tensor = 2, s.sequence = true;
+  ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+}
+
 // An expert's matrices are whole on one rank, or sharded over several.
 TEST(ExpertParallel, WholeMatrixOptimizersMatchOneRank) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon}) {

@@ -223,6 +223,33 @@ TEST(Moe, RouterBiasBalancesLoad) {
   EXPECT_LT(spread(0.01f), spread(0) / 2);
 }
 
+// Evaluations, discarded micro-batches and recomputation do not count.
+TEST(Moe, LoadsOfExpertsAreThoseOfTheLastStep) {
+  ModelConfig m = tiny(ModelType::qwen3_moe);
+  m.router_aux_loss_coef = 0.1;
+  EngineOptions o = options(1, {Recompute::Granularity::full, 1});
+  o.aux_loss_scope = AuxLossScope::global_batch;
+  Started s(m, o);
+  EXPECT_EQ(s.engine.expert_loads(), std::vector<float>(size_t(m.num_hidden_layers * m.num_experts), 1.0f));
+  const RouterStatistics at{m.num_experts};
+  const double mean = double(kMoeBatch * kMoeLength * m.num_experts_per_tok) / double(m.num_experts);
+  const auto other = tokens_of("other"), targets = tokens_of("targets");
+  for (int step = 0; step < 2; ++step) {
+    PhaseClock clock;
+    s.engine.micro_batch(std::span(other).first(kMoeLength), std::span(targets).first(kMoeLength), clock);
+    s.engine.discard_step();
+    s.engine.take_routing();
+    accumulate(s.engine);
+    s.engine.finish_step();
+    s.engine.evaluate(std::span(other).first(kMoeLength), std::span(targets).first(kMoeLength));
+    const std::vector<double> counted = s.engine.take_routing();
+    const std::vector<float> loads = s.engine.expert_loads();
+    for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer)
+      for (int64_t e = 0; e < m.num_experts; ++e)
+        EXPECT_FLOAT_EQ(loads[size_t(layer * m.num_experts + e)], float(counted[size_t(layer * at.size() + e)] / mean));
+  }
+}
+
 TEST(Moe, ModelsWithoutExpertsCountNothing) {
   Started s(tiny(ModelType::qwen3), options(4));
   accumulate(s.engine);
@@ -261,11 +288,13 @@ TEST(Moe, EqualExpertsMatchTheDenseLayer) {
 
 // Steps that use only the router's losses: nothing else can raise the entropy, or pull log-sum-exps towards 0.
 TEST(Moe, RouterLossesBalanceLoad) {
-  const auto after = [](double balance, double z) {
+  const auto after = [](double balance, double z, AuxLossScope scope = AuxLossScope::sequence) {
     ModelConfig m = tiny(ModelType::qwen3_moe);
     m.initializer_range = 0.5;  // the load is unbalanced at first
     m.router_aux_loss_coef = balance, m.router_z_loss_coef = z;
-    Started s(m, options(4));
+    EngineOptions o = options(4);
+    o.aux_loss_scope = scope;
+    Started s(m, o);
     for (int step = 0; step < 40; ++step) {
       s.engine.take_routing();
       accumulate(s.engine);
@@ -274,10 +303,16 @@ TEST(Moe, RouterLossesBalanceLoad) {
     return routing_records(m, s.engine.take_routing(), 40);
   };
   const auto plain = after(0, 0), balanced = after(10, 0), small = after(0, 1);
+  const auto by_micro_batch = after(10, 0, AuxLossScope::micro_batch);
+  const auto by_step = after(10, 0, AuxLossScope::global_batch);
   ASSERT_EQ(plain.size(), 2u);
   for (size_t layer = 0; layer < plain.size(); ++layer) {
     EXPECT_GT(plain[layer].balance_loss, 1.02) << layer;
     EXPECT_LT(balanced[layer].balance_loss - 1, (plain[layer].balance_loss - 1) / 2) << layer;
+    for (const auto& scope : {by_micro_batch, by_step})
+      EXPECT_LT(scope[layer].largest_share - scope[layer].smallest_share,
+                (plain[layer].largest_share - plain[layer].smallest_share) / 2)
+          << layer;
     EXPECT_LT(small[layer].z_loss, plain[layer].z_loss / 2) << layer;
   }
 }

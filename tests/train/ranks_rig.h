@@ -90,9 +90,10 @@ struct Setting {
   bool offload_inputs = false;
   int64_t host_units = 0;  // units whose weights and gradients are in host memory
   double balance = 0.001;  // router_aux_loss_coef of models with experts
-  int experts = 1;         // ranks of the shards that hold different experts
-  double srste = -1;       // decay of pruned weights in 2:4 SR-STE; below 0: dense
-  double capacity = 0;     // moe.expert_capacity_factor
+  AuxLossScope scope = {};
+  int experts = 1;      // ranks of the shards that hold different experts
+  double srste = -1;    // decay of pruned weights in 2:4 SR-STE; below 0: dense
+  double capacity = 0;  // moe.expert_capacity_factor
   PackedTraffic packed = {};
   double room = 0;  // moe.expert_buffer_factor
   int ranks() const { return mesh().ranks(); }
@@ -108,7 +109,7 @@ struct Setting {
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves,
+               " accumulation ", accumulation, " recompute ", int(recompute), " scope ", int(scope), " leaves ", leaves,
                sequence ? " sequence " : " tensor ", tensor,
                beside   ? " beside"
                : pieces ? " pieces"
@@ -202,6 +203,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.expert_capacity_factor = s.capacity;
+  o.aux_loss_scope = s.scope;
   o.packed = s.packed;
   o.expert_buffer_factor = s.room;
   o.z_loss = s.z_loss;
