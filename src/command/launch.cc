@@ -21,6 +21,7 @@ namespace {
 
 struct LaunchArgs {
   int ranks = 0;
+  int max_restarts = 0;
   std::vector<std::string> command;
 };
 
@@ -72,14 +73,20 @@ std::optional<int> look_at(Child& c) {
   return exit_code(status);
 }
 
-// Waits for all ranks. Returns the exit code of the rank that failed first; the exit code "a peer was lost" only means
-// that another rank failed.
-int await(std::vector<Child>& children, const sigset_t& signals) {
+struct RanksEnd {
+  int code = 0;          // of the rank that failed first; "a peer was lost" only means that another rank failed
+  bool stopped = false;  // the launcher received a stop signal while ranks ran
+};
+
+// Waits for all ranks.
+RanksEnd await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
+  bool stopped = false;
   std::optional<Deadline> failed;  // time when the first rank failed
   while (std::any_of(children.begin(), children.end(), [](const Child& c) { return c.running; })) {
     const timespec moment{0, 50'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &moment);
+    stopped = stopped || (signal > 0 && signal != SIGCHLD);
     for (size_t r = 0; r < children.size(); ++r) {
       Child& c = children[r];
       if (signal > 0 && signal != SIGCHLD && c.running) kill(c.pid, signal);
@@ -104,29 +111,15 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
       c.killed = kill(c.pid, SIGKILL) == 0;
     }
   }
-  return code;
+  return {code, stopped};
 }
 
-Exit launch(LaunchArgs args) {
-  if (args.ranks > 1 && std::ranges::count(args.command, "-") > 0)
-    throw Error("launch: ranks cannot share standard input; write the configuration to a file and name it instead of -",
-                Exit::usage);
-  args.command.insert(args.command.begin(), "athanor");
-  if (const std::optional<int> code = refuse_words(args.command))
-    return static_cast<Exit>(*code);  // reported once, not by every rank
-  set_variable("WORLD_SIZE", cat(args.ranks));
-  set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
-  set_variable("MASTER_ADDR", "127.0.0.1");
+// Starts the ranks with a secret and a port of their own.
+std::vector<Child> start_ranks(LaunchArgs& args) {
   auto listener = listen_on("127.0.0.1", 0);
   if (!listener) throw Error("launch: this machine has no free port");
   set_variable("MASTER_PORT", cat(port_of(*listener)));
   set_variable("ATHANOR_SECRET", to_hex(random_bytes(32)));
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGCHLD);
-  for (const int s : kForwarded) sigaddset(&signals, s);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
   std::vector<Child> children;
   const pid_t launcher = getpid();
   for (int r = 0; r < args.ranks; ++r) {
@@ -139,8 +132,37 @@ Exit launch(LaunchArgs args) {
     }
     children.push_back({pid});
   }
-  listener.reset();
-  return static_cast<Exit>(await(children, signals));
+  return children;
+}
+
+// False if the ranks would end the same way again: a wrong command line, or a loss that diverged.
+bool may_succeed_again(int code) { return code == int(Exit::error) || code == int(Exit::peer_lost) || code > 128; }
+
+Exit launch(LaunchArgs args) {
+  if (args.ranks > 1 && std::ranges::count(args.command, "-") > 0)
+    throw Error("launch: ranks cannot share standard input; write the configuration to a file and name it instead of -",
+                Exit::usage);
+  args.command.insert(args.command.begin(), "athanor");
+  if (const std::optional<int> code = refuse_words(args.command))
+    return static_cast<Exit>(*code);  // reported once, not by every rank
+  set_variable("WORLD_SIZE", cat(args.ranks));
+  set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
+  set_variable("MASTER_ADDR", "127.0.0.1");
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  for (const int s : kForwarded) sigaddset(&signals, s);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  for (int restarts = 0;; ++restarts) {
+    set_variable("TORCHELASTIC_RESTART_COUNT", cat(restarts));
+    std::vector<Child> children = start_ranks(args);
+    const RanksEnd end = await(children, signals);
+    if (end.stopped || restarts == args.max_restarts || !may_succeed_again(end.code))
+      return static_cast<Exit>(end.code);
+    log::warn("launch: the ranks ended with code ", end.code, " and are started again (restart ", restarts + 1, " of ",
+              args.max_restarts, ")");
+  }
 }
 
 }  // namespace
@@ -150,6 +172,11 @@ void add_launch(Cli& cli) {
   Verb verb =
       cli.app.add_verb("launch", "run a command on several ranks of this machine: launch --ranks 4 train CONFIG");
   verb.add_option("-n,--ranks", args->ranks, "number of processes").required().check(in_range(1, 4096));
+  verb.add_option(
+          "--max-restarts", args->max_restarts,
+          "start all ranks again this many times after one failed or was killed; a training run resumes from its "
+          "newest checkpoint; default: 0")
+      .check(in_range(0, 1'000'000));
   verb.take_rest();
   verb.on_chosen([&cli, args, verb] {
     args->command = verb.rest();

@@ -189,11 +189,14 @@ std::string Trainer::resume_folder(const Verify& verify) const {
 // True if the rollback requested by `load` or `load_step` was already done. When the same command is started again
 // (after exit code 85, by a batch system, by hand), it must not roll back once more: a run is determined by its
 // configuration, so it would only repeat what is saved. With `load` none the run starts from scratch, unless Slurm has
-// requeued the job.
+// requeued the job, or `athanor launch` or torchrun has restarted the ranks.
 bool Trainer::was_done_before(const std::string& folder) const {
-  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
-  const bool requeued = restarts && std::string_view(restarts) != "0" && *restarts;
-  if (config_.load == "none" && !requeued) return false;
+  const auto restarted = [](const char* variable) {
+    const char* count = std::getenv(variable);
+    return count && std::string_view(count) != "0" && *count;
+  };
+  if (config_.load == "none" && !restarted("SLURM_RESTART_COUNT") && !restarted("TORCHELASTIC_RESTART_COUNT"))
+    return false;
   try {
     const auto changes = resume_changes(read_file(folder + "/config.resolved.json", kMaxConfigBytes), config_);
     return std::ranges::none_of(changes, [](const ConfigChange& c) {

@@ -11,8 +11,9 @@ import shutil
 import signal
 import time
 import unittest
+from pathlib import Path
 
-from harness import DONE, ERROR, SEED, USAGE, repeats, random_tokens, write_shard
+from harness import DONE, ERROR, REQUEUE, SEED, USAGE, repeats, random_tokens, write_shard
 from ranks import PEER_LOST, RanksTest, free_port
 
 LIMIT = 60  # seconds in which the others must have ended: 8 of silence, and a machine with other work
@@ -65,6 +66,36 @@ class MomentsTest(RanksTest):
                 with self.subTest(run=run):
                     self.hit(how, run, rng, 3)
                     self.goes_on_exactly(run)
+
+    def test_launcher_starts_ranks_again_and_the_run_resumes(self):
+        """One restart is allowed: after it the run goes on, and the next failure ends it."""
+        command = ["train_iters=100000", "global_batch_size=6", "save_interval=2", "eval_interval=0", "save=again"]
+        launcher = self.start("launch", "--ranks", 3, "--max-restarts", 1, "train", self.config, "--load", "none",
+                              *(word for change in command for word in ("--set", change)))
+        for _ in range(2):
+            seen = max(self.losses("again"), default=0) if (self.folder / "again/metrics.jsonl").exists() else 0
+            self.assertTrue(self.wait_for_step(launcher, seen + 4, run="again"))
+            ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+            os.kill(int(ranks[1]), signal.SIGKILL)
+            while launcher.poll() is None and os.path.exists(f"/proc/{ranks[0]}"):
+                time.sleep(0.01)
+        done = self.finish(launcher)
+        self.assertEqual(done.code, 128 + signal.SIGKILL, str(done))
+        self.assertEqual(done.err.count("the ranks ended with code 137 and are started again (restart 1 of 1)"), 1, str(done))
+        self.assertGreater([r["step"] for r in self.records("again") if r["event"] == "resume"][-1], 0)
+        self.goes_on_exactly("again")
+
+    def test_launcher_starts_no_rank_again_after_a_stop_signal_or_a_wrong_option(self):
+        def launch(*arguments):
+            return self.start("launch", "--ranks", 2, "--max-restarts", 3, "train", self.config, *arguments)
+        wrong = launch("--set", "seq_length=31.5")
+        stopped = launch("--set", "train_iters=100000")
+        self.assertTrue(self.wait_for_step(stopped, 1))
+        stopped.send_signal(signal.SIGTERM)
+        for process, code in ((wrong, USAGE), (stopped, REQUEUE)):
+            done = self.finish(process)
+            self.assertEqual(done.code, code, str(done))
+            self.assertNotIn("started again", done.err)
 
     def test_killed_and_frozen_ranks_are_named_with_tensor_and_context_parallelism(self):
         """In the mesh of both, the rank across from the one that is hit is in no group with it but that of all."""

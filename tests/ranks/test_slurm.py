@@ -27,7 +27,7 @@ class SlurmTest(RanksTest):
 
     def environment(self):
         # The virtual nodes have no names that resolve: ranks meet at the loopback address.
-        return {"ATHANOR": str(PROGRAM), "MASTER_ADDR": "127.0.0.1"}
+        return {"ATHANOR": str(PROGRAM), "MASTER_ADDR": "127.0.0.1", "MAX_RESTARTS": "1"}
 
     def batch(self, script, *arguments, partition="low", nodes=4, tasks=1):
         done = self.slurm.run("sbatch", "--parsable", "-p", partition, "-N", str(nodes), "--ntasks-per-node", str(tasks),
@@ -112,15 +112,20 @@ class SlurmTest(RanksTest):
         self.wait(low, "resumption", lambda j: f"from run/{self.checkpoints()[0]}" in self.log(low))
         self.slurm.run("scancel", low)
 
-    def test_killed_rank_ends_the_job(self):
+    def test_killed_rank_restarts_all_ranks_once_and_then_ends_the_job(self):
         job = self.batch("many_nodes.sbatch", "--set", "train_iters=100000")
-        self.wait(job, "step 3", self.reached_step("run", 3))
+        self.wait(job, "step 5", self.reached_step("run", 5))
+        os.kill(self.pid_of(job, rank=2), signal.SIGKILL)
+        self.wait(job, "the restart", lambda j: "after 0 restarts" in self.log(job))
+        self.wait(job, "its first step", self.reached_step("run", max(self.losses()) + 1))
+        self.assertIn("from run/step-0", self.log(job))
         os.kill(self.pid_of(job, rank=2), signal.SIGKILL)
         begin = time.monotonic()
         end = self.wait_end(job)
         self.assertLess(time.monotonic() - begin, 200, self.log(job))
         self.assertEqual(end["JobState"], "FAILED", self.log(job))
         self.assertRegex(self.log(job), r"rank 2 \(\S+\) is gone")
+        self.assertIn("after 1 restarts", self.log(job))
         self.assertEqual(self.pids(), [], "no orphan")
 
     def pids(self):

@@ -516,7 +516,7 @@ TEST_F(TrainerTest, RolledBackRunContinuesItsNewBranch) {
   EXPECT_EQ(resumed_from({"learning_rate=0.03", "load=" + dir_.path() + "/r/latest"}, 4), 3);
 }
 
-// `load none` restarts each time, except in a job that the batch system restarts.
+// `load none` restarts each time, except in a job that the batch system or the launcher of the ranks restarts.
 TEST_F(TrainerTest, RequeuedJobContinuesItsRestartedRun) {
   const auto begun_at = [&] { return events("r", EventKind::resume).back().step; };
   const auto anew = [&](int64_t train_iters) {
@@ -525,10 +525,13 @@ TEST_F(TrainerTest, RequeuedJobContinuesItsRestartedRun) {
   ASSERT_EQ(run(anew(2)), Exit::done);
   ASSERT_EQ(run(anew(3)), Exit::done);
   EXPECT_EQ(begun_at(), 0);
-  ::setenv("SLURM_RESTART_COUNT", "1", 1);
-  ASSERT_EQ(run(anew(4)), Exit::done);
-  ::unsetenv("SLURM_RESTART_COUNT");
-  EXPECT_EQ(begun_at(), 3);
+  int64_t done = 3;
+  for (const char* count : {"SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"}) {
+    ::setenv(count, "1", 1);
+    ASSERT_EQ(run(anew(done + 1)), Exit::done);
+    ::unsetenv(count);
+    EXPECT_EQ(begun_at(), done++) << count;
+  }
 }
 
 TEST_F(TrainerTest, GradientAccumulationStepsMustMatchTheMesh) {
