@@ -58,14 +58,16 @@ void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stri
 
 void mask_scores(float* scores, int64_t stride, const Span& s, const AttentionShape& shape, int64_t q, int64_t lanes,
                  KeyRange keys) {
-  for (int64_t key = keys.first; key < keys.last; ++key) {
-    float* row = scores + (key - keys.first) * stride;
-    // A key is visible from the lane at its own position on, up to unseen_from().
-    const int64_t position = int64_t(s.k_pos) + key, lane = int64_t(s.q_pos) + q;  // position of lane 0
-    for (int64_t i = 0; i < std::min(position - lane, lanes); ++i) row[i] = -std::numeric_limits<float>::infinity();
-    for (int64_t i = std::max<int64_t>(unseen_from(shape, position) - lane, 0); i < lanes; ++i)
-      row[i] = -std::numeric_limits<float>::infinity();
-  }
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const int64_t lane = int64_t(s.q_pos) + q;  // position of lane 0
+  const auto row = [&](int64_t key) { return scores + (key - keys.first) * stride; };
+  // A key is visible from the lane at its own position on, up to unseen_from().
+  for (int64_t key = std::max(keys.first, lane + 1 - s.k_pos); key < keys.last; ++key)
+    std::fill_n(row(key), std::min(int64_t(s.k_pos) + key - lane, lanes), kHidden);
+  if (shape.window == 0 && shape.sparse.group == 0) return;
+  for (int64_t key = keys.first; key < keys.last; ++key)
+    for (int64_t i = std::max<int64_t>(unseen_from(shape, int64_t(s.k_pos) + key) - lane, 0); i < lanes; ++i)
+      row(key)[i] = kHidden;
 }
 
 SpanBlocks span_blocks(const Tensor& table, SpanSide side, int64_t rows_per_block) {

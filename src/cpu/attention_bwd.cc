@@ -18,28 +18,31 @@ constexpr int64_t kWholeHeads = 8;  // minimum number of key/value heads (over a
 // Layout of a worker's scratch memory, in floats.
 struct BwdLayout {
   bool pairs;
-  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, rounded, rounded_gradient, paired, k, v, k_transposed,
-      panels, dq, rows, lse, delta, total;
+  // In pairs a panel of scores is rounded while it is in L1; else the scores of all panels are kept as they are.
+  int64_t score_stride, unit_stride;  // of scores, and in units of p and ds
+  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, p, ds, paired, k, v, k_transposed, panels, dq, rows, lse,
+      delta, total;
   BwdLayout(const AttentionBwd& op, const Kernels& kern) {
     const AttentionShape& s = op.shape;
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
     pairs = attention_in_pairs(kern, s, op.k, op.v);
     const bool convert = op.q.dtype != DType::f32 && !pairs;
-    const int64_t halves = pairs ? kKeyBlock * kQueryBlock / 2 : 0;
-    q_lanes = 0;                                  // [panels][units of D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;       // [panels][units of D][nr]
-    q = dy_lanes + kQueryBlock * dim;             // panels of [units of kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                  // panels of [units of kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;             // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;  // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;   // [kKeyBlock][kQueryBlock], only with softcap
-    rounded = slope +
-              (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16; empty without pairs, like the next two
-    rounded_gradient = rounded + halves;                      // gradient in bf16
-    paired = rounded_gradient + halves;                       // [kKeyBlock / 2][nr]: a panel of gradient as pairs
-    k = paired + (pairs ? kKeyBlock / 2 * kern.nr : 0);       // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);                  // [kKeyBlock][D]
-    k_transposed = v + (convert ? kKeyBlock * dim : 0);       // [D][transposed_stride()]
+    score_stride = pairs ? kern.nr : kQueryBlock, unit_stride = units_of(kQueryBlock, pairs);
+    const int64_t all_units = pairs ? kKeyBlock * unit_stride : 0;
+    q_lanes = 0;                                   // [panels][units of D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;        // [panels][units of D][nr]
+    q = dy_lanes + kQueryBlock * dim;              // panels of [units of kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                   // panels of [units of kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;              // [kKeyBlock][score_stride]
+    gradient = scores + kKeyBlock * score_stride;  // [kKeyBlock][score_stride]
+    slope = gradient + kKeyBlock * score_stride;   // [kKeyBlock][score_stride], only with softcap
+    const int64_t after = slope + (s.softcap > 0 ? kKeyBlock * score_stride : 0);
+    p = pairs ? after : scores;                 // [kKeyBlock][unit_stride]: probabilities, left operand of dv
+    ds = pairs ? after + all_units : gradient;  // [kKeyBlock][unit_stride]: left operand of dk
+    paired = after + 2 * all_units;             // [kKeyBlock / 2][nr]: a panel of gradient as pairs, only in pairs
+    k = paired + (pairs ? kKeyBlock / 2 * kern.nr : 0);  // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);             // [kKeyBlock][D]
+    k_transposed = v + (convert ? kKeyBlock * dim : 0);  // [D][transposed_stride()]
     panels = k_transposed + kKeyBlock * dim;
     dq = panels + transpose_scratch(dim, kern.nr, pairs);  // [panels][D][nr]
     rows = dq + kQueryBlock * dim;                         // [nr][wide] of one panel of dq
@@ -114,10 +117,12 @@ class BwdBlock {
       KeyRange now = keys_within(span_, op_.shape, first_ + i, lanes, keys);
       if (pairs_ && now.size() > 0)
         now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
-      clear_scores(i, keys, now);
+      if (want.dkv) clear_scores(i, keys, now);
       if (now.size() == 0) continue;
-      find_scores(i, lanes, now, now.first - keys.first, k, v);
-      if (want.dq) add_dq(i, now.size(), now.first - keys.first);
+      const int64_t skip = now.first - keys.first;
+      find_scores(i, lanes, now, skip, k, v);
+      if (want.dq) add_dq(i, now.size(), skip);
+      if (want.dkv && pairs_) round_scores(i, now.size(), skip);
     }
     if (want.dkv) add_dkv(keys);
     if (kern_.release) kern_.release();
@@ -132,33 +137,41 @@ class BwdBlock {
 
  private:
   HeadRows queries(const Tensor& t) const { return {t, span_.q_begin + first_, size_, q_col_, dim_}; }
-  float* scores_at(int64_t key, int64_t query) const { return memory_ + at_.scores + key * kQueryBlock + query; }
-  float* gradient_at(int64_t key, int64_t query) const { return memory_ + at_.gradient + key * kQueryBlock + query; }
+  // The panel at `query` of scores, their gradient or the slope, from row `key` on.
+  float* panel(int64_t part, int64_t key, int64_t query) const {
+    return memory_ + part + key * at_.score_stride + (pairs_ ? 0 : query);
+  }
+  float* units(int64_t part, int64_t key, int64_t query) const {  // of p or ds
+    return memory_ + part + key * at_.unit_stride + units_of(query, pairs_);
+  }
 
   // Zeroes p and ds of keys that the panel at query i does not see, for the sums in dk and dv.
   void clear_scores(int64_t i, KeyRange keys, KeyRange now) const {
     const auto clear = [&](int64_t begin, int64_t end) {
-      for (int64_t key = begin - keys.first; key < end - keys.first; ++key) {
-        std::fill_n(scores_at(key, i), kern_.nr, 0.0f);
-        std::fill_n(gradient_at(key, i), kern_.nr, 0.0f);
-      }
+      for (int64_t key = begin - keys.first; key < end - keys.first; ++key)
+        for (const int64_t part : {at_.p, at_.ds}) std::fill_n(units(part, key, i), units_of(kern_.nr, pairs_), 0.0f);
     };
     if (now.size() == 0) return clear(keys.first, keys.last);
     clear(keys.first, now.first);
     clear(now.last, keys.last);
   }
 
+  void round_scores(int64_t i, int64_t keys, int64_t skip) const {
+    for (const auto& [from, to] : {std::pair{at_.scores, at_.p}, std::pair{at_.gradient, at_.ds}})
+      kern_.round_rows(units(to, skip, i), at_.unit_stride, panel(from, skip, i), at_.score_stride, keys, kern_.nr);
+  }
+
   // Computes p and ds of the panel at query i; `skip` is the row of now.first within k, v and the scores.
   void find_scores(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Rows& v) const {
-    float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
-    const int64_t units = units_of(dim_, pairs_);
+    float *s = panel(at_.scores, skip, i), *ds = panel(at_.gradient, skip, i);
+    const int64_t units = units_of(dim_, pairs_), stride = at_.score_stride;
     BlockGemm p{.pairs = pairs_,
                 .a = k.data + skip * k.stride,
                 .a_stride = k.stride,
                 .b = memory_ + at_.q_lanes + i * units,
                 .b_panel = 0,
                 .c = s,
-                .c_stride = kQueryBlock,
+                .c_stride = stride,
                 .rows = now.size(),
                 .cols = kern_.nr,
                 .k = units,
@@ -167,19 +180,19 @@ class BwdBlock {
     p.a = v.data + skip * v.stride, p.a_stride = v.stride;
     p.b = memory_ + at_.dy_lanes + i * units, p.c = ds;
     multiply(kern_, p);
-    float* slope = op_.shape.softcap > 0 ? memory_ + at_.slope + skip * kQueryBlock + i : nullptr;
-    if (slope) cap_scores(s, slope, now.size(), kern_.nr, kQueryBlock, op_.shape);
-    mask_scores(s, kQueryBlock, span_, op_.shape, first_ + i, lanes, now);
+    float* slope = op_.shape.softcap > 0 ? panel(at_.slope, skip, i) : nullptr;
+    if (slope) cap_scores(s, slope, now.size(), kern_.nr, stride, op_.shape);
+    mask_scores(s, stride, span_, op_.shape, first_ + i, lanes, now);
     kern_.score_gradient(
-        {s, ds, now.size(), kQueryBlock, scale_of_scores(op_.shape), memory_ + at_.lse + i, memory_ + at_.delta + i});
-    for (int64_t row = 0; slope && row < now.size() * kQueryBlock; row += kQueryBlock)
+        {s, ds, now.size(), stride, scale_of_scores(op_.shape), memory_ + at_.lse + i, memory_ + at_.delta + i});
+    for (int64_t row = 0; slope && row < now.size() * stride; row += stride)
       for (int64_t lane = 0; lane < kern_.nr; ++lane) ds[row + lane] *= slope[row + lane];
   }
 
   // dq^T += k^T ds^T
   void add_dq(int64_t i, int64_t keys, int64_t skip) const {
-    float *ds = gradient_at(skip, i), *paired = memory_ + at_.paired;
-    if (pairs_) kern_.pair_rows(paired, kern_.nr, ds, kQueryBlock, keys, kern_.nr);
+    float *ds = panel(at_.gradient, skip, i), *paired = memory_ + at_.paired;
+    if (pairs_) kern_.pair_rows(paired, kern_.nr, ds, at_.score_stride, keys, kern_.nr);
     multiply(kern_, {.pairs = pairs_,
                      .a = memory_ + at_.k_transposed + units_of(skip, pairs_),
                      .a_stride = transposed_stride(pairs_),
@@ -196,24 +209,15 @@ class BwdBlock {
 
   // dv += p dy and dk += ds q, a few keys at a time, so that queries before the first of these keys are skipped.
   void add_dkv(KeyRange keys) const {
-    const int64_t mr = kern_.max_rows(pairs_), stride = pairs_ ? kQueryBlock / 2 : kQueryBlock;
-    const float *scores = memory_ + at_.scores, *gradient = memory_ + at_.gradient;
-    if (pairs_) {
-      float *p = memory_ + at_.rounded, *ds = memory_ + at_.rounded_gradient;
-      const int64_t columns = round_up<int64_t>(size_, kern_.nr);
-      kern_.round_rows(p, stride, scores, kQueryBlock, keys.size(), columns);
-      kern_.round_rows(ds, stride, gradient, kQueryBlock, keys.size(), columns);
-      scores = p, gradient = ds;
-    }
+    const int64_t mr = kern_.max_rows(pairs_);
     for (int64_t key = keys.first; key < keys.last; key += mr) {
       const int64_t rows = std::min(mr, keys.last - key), skip = key - keys.first;
       int64_t lane = std::clamp<int64_t>(int64_t(span_.k_pos) + key - span_.q_pos - first_, 0, size_ - 1);
       if (pairs_) lane -= lane % 2;
-      const int64_t start = skip * stride + units_of(lane, pairs_);
       const int64_t row = span_.k_begin + key;
       BlockGemm p{.pairs = pairs_,
-                  .a = scores + start,
-                  .a_stride = stride,
+                  .a = units(at_.p, skip, lane),
+                  .a_stride = at_.unit_stride,
                   .b = memory_ + at_.dy + units_of(lane, pairs_) * kern_.nr,
                   .b_panel = units_of(size_, pairs_) * kern_.nr,
                   .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
@@ -223,7 +227,7 @@ class BwdBlock {
                   .k = units_of(size_ - lane, pairs_),
                   .add = true};
       multiply(kern_, p);
-      p.a = gradient + start;
+      p.a = units(at_.ds, skip, lane);
       p.b = memory_ + at_.q + units_of(lane, pairs_) * kern_.nr;
       p.c = sums_.dk.as<float>() + row * sums_.dk.stride() + k_col_, p.c_stride = sums_.dk.stride();
       multiply(kern_, p);
