@@ -60,7 +60,7 @@ constexpr int kMaxTokensAhead = 8;
 // How the router scores an expert: softmax over all experts, or the sigmoid of its own logit.
 enum class RouterScore : uint8_t { softmax, sigmoid };
 // Tokens whose choices of experts are counted together in the balance loss: those of a sequence, of a micro-batch, or
-// of the last step's global batch.
+// of the global batch.
 enum class AuxLossScope : uint8_t { sequence, micro_batch, global_batch };
 
 // Drop probability of a block's branches: proportional to the block's index, or the same for all blocks.

@@ -55,7 +55,7 @@ std::vector<Field<Config>> expert_fields() {
       choice<&Config::aux_loss_scope>(
           "moe.aux_loss_scope", notice,
           "tokens whose choices model.router_aux_loss_coef balances together: those of each sequence, of each "
-          "micro-batch of a rank, or of the last step's global batch (docs/models.md)"),
+          "micro-batch of a rank, or of the global batch, as far as it is processed (docs/models.md)"),
       number("moe.expert_capacity_factor", &Config::expert_capacity_factor, between(0, 1e3), notice, "",
              "capacity factor: in training, each expert takes at most this times tokens * num_experts_per_tok / "
              "num_experts of the choices of a sequence and drops those with the smallest router weights "

@@ -145,8 +145,10 @@ class CpuOps final : public Ops {
   // moe.cc, grouped_gemm.cc
   void run(const RouteFwd&, void* scratch) override;
   void run(const DropChoices&, void* scratch) override;
+  void run(const CountExperts&, void* scratch) override;
+  void run(const ExpertLoads&, void* scratch) override;
   void run(const RouteBwd&, void* scratch) override;
-  void run(const StepRouters&, void* scratch) override;
+  void run(const StepRouterBias&, void* scratch) override;
   void run(const SortByExpert&, void* scratch) override;
   void run(const SendSlots&, void* scratch) override;
   void run(const ReceiveSlots&, void* scratch) override;

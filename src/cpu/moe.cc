@@ -245,6 +245,21 @@ struct TokenGradient {
 
 }  // namespace
 
+void CpuOps::run(const CountExperts& op, void*) {
+  auto* counts = flat<double>(op.counts);
+  const int32_t* experts = checked_indices(op.kName, "experts", op.experts, op.counts.numel());
+  std::fill_n(counts, op.counts.numel(), 0.0);
+  for (int64_t slot = 0; slot < op.experts.numel(); ++slot) ++counts[experts[slot]];
+}
+
+void CpuOps::run(const ExpertLoads& op, void*) {
+  auto* running = flat<double>(op.running);
+  const int64_t e = op.counts.numel();
+  for (int64_t i = 0; i < e; ++i) running[i] += flat<double>(op.counts)[i];
+  const double sum = std::accumulate(running, running + e, 0.0);  // exact: counts are whole numbers
+  for (int64_t i = 0; i < e; ++i) flat<float>(op.loads)[i] = float(running[i] * double(e) / sum);
+}
+
 size_t CpuOps::scratch(const RouteBwd& op) const { return RouteWorkspace(op).bytes; }
 
 void CpuOps::run(const RouteBwd& op, void* scratch) {
@@ -281,16 +296,16 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
       statistics[e + i] += sums[chunk * RouterStatistics::kSums + i];
 }
 
-void CpuOps::run(const StepRouters& op, void*) {
+void CpuOps::run(const StepRouterBias& op, void*) {
   const bool skip = update::state_of(op.state).skip != 0;
-  const int64_t e = op.counts.cols();
-  for (int64_t l = 0; l < op.counts.rows(); ++l) {
+  const int64_t e = op.bias.cols();
+  for (int64_t l = 0; l < op.bias.rows(); ++l) {
+    float* bias = flat<float>(op.bias) + l * e;
     double* counts = flat<double>(op.counts) + l * e;
     const double sum = std::accumulate(counts, counts + e, 0.0);  // exact: counts are whole numbers
     for (int64_t i = 0; i < e; ++i) {
       const double below = sum - counts[i] * double(e);
-      if (op.bias && !skip && below != 0) flat<float>(op.bias)[l * e + i] += below > 0 ? op.rate : -op.rate;
-      if (op.loads && !skip) flat<float>(op.loads)[l * e + i] = float(counts[i] * double(e) / sum);
+      if (!skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
       counts[i] = 0;
     }
   }

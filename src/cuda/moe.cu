@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(kFlatThreads) drop_choices(Dropped a) {
 }
 
 // counts [sequences, E]: rows per expert; one block per sequence. Integers: exact in any order.
-__global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* experts, int slots, int count) {
+template <class Count>
+__global__ void __launch_bounds__(kThreads) count_rows(Count* counts, const int* experts, int slots, int count) {
   ptx::wait_for_earlier_kernels();
   DYN_SMEM(smem);
   int* own = reinterpret_cast<int*>(smem);
@@ -185,6 +186,17 @@ __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* e
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads)
     counts[static_cast<int64_t>(blockIdx.x) * count + i] = own[i];
+}
+
+// One block. Counts are integers, so their sum is exact in any order.
+__global__ void __launch_bounds__(kThreads) find_loads(float* loads, double* running, const double* counts, int count) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, smem, [32]);
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (int i = thread; i < count; i += kThreads) sum += running[i] += counts[i];
+  sum = block_reduce(sum, smem, Plus{});
+  for (int i = thread; i < count; i += kThreads) loads[i] = static_cast<float>(running[i] * count / sum);
 }
 
 template <class T>
@@ -299,19 +311,18 @@ __global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* co
 
 // One block per layer. Counts are integers, so their sum is exact in any order.
 __global__ void __launch_bounds__(kThreads)
-    step_routers(float* bias, float* loads, double* counts, const StepState* state, int count, float rate) {
+    step_bias(float* bias, double* counts, const StepState* state, int count, float rate) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, smem, [32]);
   const int thread = static_cast<int>(threadIdx.x);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * count;
-  counts += first;
+  bias += static_cast<int64_t>(blockIdx.x) * count;
+  counts += static_cast<int64_t>(blockIdx.x) * count;
   double sum = 0;
   for (int i = thread; i < count; i += kThreads) sum += counts[i];
   sum = block_reduce(sum, smem, Plus{});
   for (int i = thread; i < count; i += kThreads) {
     const double below = sum - counts[i] * count;
-    if (bias && !state->skip && below != 0) bias[first + i] += below > 0 ? rate : -rate;
-    if (loads && !state->skip) loads[first + i] = static_cast<float>(counts[i] * count / sum);
+    if (!state->skip && below != 0) bias[i] += below > 0 ? rate : -rate;
     counts[i] = 0;
   }
 }
@@ -547,6 +558,20 @@ void run(const DropChoices& op, void* scratch, cudaStream_t stream) {
   CUDA_CHECK(launch(drop_choices, flat_launch<1>(op.kName, count, stream), a));
 }
 
+void run(const CountExperts& op, void*, cudaStream_t stream) {
+  const int64_t slots = op.experts.numel();
+  CHECK(slots < int64_t{1} << 31, op.kName, ": ", slots, " choices are beyond 32-bit indices");
+  const int experts = checked_columns(op.kName, op.counts);
+  const LaunchConfig one{dim3(1), dim3(kThreads), static_cast<size_t>(experts) * sizeof(int), stream};
+  CUDA_CHECK(launch(count_rows<double>, one, data<double>(op.counts), data<int>(op.experts), static_cast<int>(slots),
+                    experts));
+}
+
+void run(const ExpertLoads& op, void*, cudaStream_t stream) {
+  CUDA_CHECK(launch(find_loads, {dim3(1), dim3(kThreads), 0, stream}, data<float>(op.loads), data<double>(op.running),
+                    data<double>(op.counts), checked_columns(op.kName, op.counts)));
+}
+
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
   if (op.logits.rows() == 0) return;
   const int tokens = static_cast<int>(op.logits.rows()), experts = checked_columns(op.kName, op.logits);
@@ -556,7 +581,7 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
   const auto sequence = static_cast<int>(op.sequence);
   const LaunchConfig counting{dim3(grid_size(sequences)), dim3(kThreads), static_cast<size_t>(experts) * sizeof(int),
                               stream};
-  CUDA_CHECK(launch(count_rows, counting, counts, data<int>(op.experts), sequence * chosen, experts));
+  CUDA_CHECK(launch(count_rows<int>, counting, counts, data<int>(op.experts), sequence * chosen, experts));
   by_type(op.dlogits.dtype, [&]<class T>() {
     const RouteGradient<T> a{data<T>(op.dlogits),
                              sums,
@@ -588,11 +613,11 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
   CUDA_CHECK(launch(add_statistics, adding, data<double>(op.statistics), counts, sums, tokens, sequences, experts));
 }
 
-void run(const StepRouters& op, void*, cudaStream_t stream) {
-  if (op.counts.rows() == 0) return;
-  const LaunchConfig layers{dim3(grid_size(op.counts.rows())), dim3(kThreads), 0, stream};
-  CUDA_CHECK(launch(step_routers, layers, data<float>(op.bias), data<float>(op.loads), data<double>(op.counts),
-                    data<StepState>(op.state), checked_columns(op.kName, op.counts), op.rate));
+void run(const StepRouterBias& op, void*, cudaStream_t stream) {
+  if (op.bias.rows() == 0) return;
+  const LaunchConfig layers{dim3(grid_size(op.bias.rows())), dim3(kThreads), 0, stream};
+  CUDA_CHECK(launch(step_bias, layers, data<float>(op.bias), data<double>(op.counts), data<StepState>(op.state),
+                    checked_columns(op.kName, op.bias), op.rate));
 }
 
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {

@@ -8,8 +8,10 @@ namespace athanor::cuda {
 // moe.cu
 void run(const RouteFwd& op, void* scratch, cudaStream_t stream);
 void run(const DropChoices& op, void* scratch, cudaStream_t stream);
+void run(const CountExperts& op, void* scratch, cudaStream_t stream);
+void run(const ExpertLoads& op, void* scratch, cudaStream_t stream);
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream);
-void run(const StepRouters& op, void* scratch, cudaStream_t stream);
+void run(const StepRouterBias& op, void* scratch, cudaStream_t stream);
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream);
 void run(const SendSlots& op, void* scratch, cudaStream_t stream);
 void run(const ReceiveSlots& op, void* scratch, cudaStream_t stream);

@@ -241,11 +241,11 @@ requires kIsOneOf<
     EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums, DistillSums, Fill,
     MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema,
     AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments,
-    ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd, StepRouters,
-    SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd,
-    ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned,
-    TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, PackGroups,
-    SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
+    ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd, CountExperts,
+    ExpertLoads, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
+    ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
+    KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean,
+    OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

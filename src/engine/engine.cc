@@ -89,9 +89,8 @@ void Engine::commit() {
   if (outer_) outer_->commit(device);
   if (window_) write_window({});
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
-  for (const Tensor& counted : {routing_, least_factors_, expert_counts_, source_sums_})
+  for (const Tensor& counted : {routing_, least_factors_, expert_counts_, running_counts_, source_sums_})
     if (counted) ops_->run(Fill{.x = counted}, nullptr);
-  if (expert_loads_) ops_->run(Fill{.x = expert_loads_, .value = 1}, nullptr);
 }
 
 // Sets distinct ids, for callers that run steps without data.
@@ -322,7 +321,7 @@ void Engine::end_scores(Ctx& c) {
   c.run(no_scores());
 }
 
-// Sums over all ranks, so that routers learn the same on all of them. The counts are integers, so their sums
+// Sums over all ranks, so that the router biases stay the same on all of them. The counts are integers, so their sums
 // are exact in any order. A stage has zeros for the layers of other stages.
 void Engine::sum_expert_counts(Ctx& c) {
   const ProcessMesh& mesh = backend_.mesh;
@@ -331,16 +330,12 @@ void Engine::sum_expert_counts(Ctx& c) {
     if (group->size() > 1) c.all_reduce(*group, expert_counts_);
 }
 
-void Engine::step_routers(Ctx& c) {
+void Engine::step_router_bias(Ctx& c) {
   const ModelConfig& m = model_->config();
-  const auto with_experts = [&](const Tensor& of_layers) {
-    return of_layers ? of_layers.slice(m.first_k_dense_replace, m.num_hidden_layers) : Tensor{};
-  };
-  c.run(StepRouters{.bias = model_->router_bias() ? model_->params().value(model_->router_bias()) : Tensor{},
-                    .loads = with_experts(expert_loads_),
-                    .counts = with_experts(expert_counts_),
-                    .state = state_,
-                    .rate = options_.router_bias_rate});
+  c.run(StepRouterBias{.bias = model_->params().value(model_->router_bias()),
+                       .counts = expert_counts_.slice(m.first_k_dense_replace, m.num_hidden_layers),
+                       .state = state_,
+                       .rate = options_.router_bias_rate});
 }
 
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
@@ -392,7 +387,8 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   optimizer_->step(c, params, state_, compressed_);
   if (pruned_) pruned_->apply(c);
   if (max_attention_logits_) end_scores(c);
-  if (expert_counts_) step_routers(c);
+  if (expert_counts_) step_router_bias(c);
+  if (running_counts_) c.run(Fill{.x = running_counts_});
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.send_weights(c);
   if (!quantized_) return;
@@ -493,7 +489,8 @@ void Engine::discard_step() {
     if (unit->grad && unit->home == Mem::device) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
-  if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
+  for (const Tensor& counts : {expert_counts_, running_counts_})
+    if (counts) ops_->run(Fill{.x = counts}, nullptr);
   discard_overflows();
   if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
   StepState state = read_state();

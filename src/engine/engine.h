@@ -93,7 +93,7 @@ struct EngineOptions {
   double z_loss = 0;
   StochasticDepth depth = {};
   float hidden_dropout = 0;        // see Dropping::hidden
-  float router_bias_rate = 1e-3f;  // step size of the bias in StepRouters, for routers with a bias
+  float router_bias_rate = 1e-3f;  // step size of StepRouterBias, for routers with a bias
   AuxLossScope aux_loss_scope = AuxLossScope::sequence;
   double expert_capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
   double expert_buffer_factor = 0;    // see SendSlots::slots_per_rank(); 0: enough slots for any routing
@@ -300,7 +300,7 @@ class Engine {
   const QuantizedState* quantized() const { return quantized_ ? &*quantized_ : nullptr; }
   // With QK-clip: bytes of max attention logits that ranks max-reduce once per step.
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
-  // With router biases or expert_loads(): bytes of tokens per expert that ranks sum once per step.
+  // With router biases: bytes of tokens per expert that ranks sum once per step.
   size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }
   // Quantization statistics of all ranks' micro-batches since the last call, if options().quantized. Weights, which are
   // equal on all ranks, count once. All ranks call it together.
@@ -313,9 +313,6 @@ class Engine {
   std::vector<double> least_buffer_factors();
   // Forgets overflows, so that steps are taken again. Call when no step is uncollected.
   void discard_overflows();
-  // With aux_loss_scope global_batch: StepRouters::loads of all layers, 1 before the first step; else empty.
-  std::vector<float> expert_loads();
-  void set_expert_loads(std::span<const float>);  // as many as expert_loads() returns, and not none
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
@@ -386,9 +383,10 @@ class Engine {
   // context-parallel ranks have parts of sequences.
   bool routes_sequences() const {
     return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
-           ((has_aux_loss() && !expert_loads_) || options_.expert_capacity_factor > 0);
+           ((balances() && options_.aux_loss_scope != AuxLossScope::global_batch) ||
+            options_.expert_capacity_factor > 0);
   }
-  bool has_aux_loss() const { return options_.training && model_->config().router_aux_loss_coef > 0; }
+  bool balances() const { return options_.training && model_->config().router_aux_loss_coef > 0; }
   // State that one action of a pipeline program passes to the next, for one chunk and micro-batch.
   struct MicroFrame {
     Tape tape;
@@ -452,7 +450,7 @@ class Engine {
   void add_norms(Ctx&);
   void end_scores(Ctx&);
   void sum_expert_counts(Ctx&);
-  void step_routers(Ctx&);
+  void step_router_bias(Ctx&);
   Fill no_scores() const { return {.x = max_attention_logits_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
   enum class QuantizedFor : uint8_t { step, evaluation };
@@ -510,8 +508,8 @@ class Engine {
   Tensor max_attention_logits_;  // with QK-clip: see Ctx::max_attention_logits
   Tensor least_factors_;         // [L] f64: Routing::least_factors; only with an expert_buffer_factor
   Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
-  Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if StepRouters needs them
-  Tensor expert_loads_;          // [L, E] f32: StepRouters::loads, with aux_loss_scope global_batch
+  Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
+  Tensor running_counts_;        // [L, E] f64: ExpertLoads::running, with aux_loss_scope global_batch
   Tensor source_sums_;           // [2, sources] f64: SourceLosses of the accumulating step, if there are sources
   Tensor eval_sum_;              // [1] f64
   Tensor leaf_sums_;           // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm

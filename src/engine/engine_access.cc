@@ -113,21 +113,6 @@ void Engine::write_state(const StepState& state) { write(state_, state); }
 SpikeWindow Engine::read_window() { return read<SpikeWindow>(window_); }
 void Engine::write_window(const SpikeWindow& window) { write(window_, window); }
 
-std::vector<float> Engine::expert_loads() {
-  if (!expert_loads_) return {};
-  std::vector<float> loads(size_t(expert_loads_.numel()));
-  last_end_ = nullptr;
-  backend_.device.copy(loads.data(), expert_loads_.data, expert_loads_.bytes(), Stream::compute);
-  backend_.device.sync();
-  return loads;
-}
-
-void Engine::set_expert_loads(std::span<const float> loads) {
-  CHECK(int64_t(loads.size()) == expert_loads_.numel(), loads.size(), " loads of ", expert_loads_.numel(), " experts");
-  backend_.device.copy(expert_loads_.data, loads.data(), expert_loads_.bytes(), Stream::compute);
-  backend_.device.sync();
-}
-
 std::vector<double> Engine::take_routing() {
   if (!routing_) return {};
   std::vector<double> sums(size_t(routing_.numel()));

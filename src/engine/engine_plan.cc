@@ -216,10 +216,10 @@ void Engine::plan_inputs() {
   if (options_.expert_buffer_factor > 0 && backend_.mesh.experts().size() > 1)
     input("least factors of buffers", DType::f64, {model_->config().num_hidden_layers}, &least_factors_);
   const Shape of_experts{model_->config().num_hidden_layers, model_->config().num_experts};
-  const bool has_loads = has_aux_loss() && options_.aux_loss_scope == AuxLossScope::global_batch;
-  if (options_.training && (model_->router_bias() || has_loads))
+  if (options_.training && model_->router_bias())
     input("tokens of each expert", DType::f64, of_experts, &expert_counts_);
-  if (has_loads) input("loads of experts", DType::f32, of_experts, &expert_loads_);
+  if (balances() && options_.aux_loss_scope == AuxLossScope::global_batch)
+    input("tokens of each expert so far", DType::f64, of_experts, &running_counts_);
   if (source_count() > 0) input("sums of losses by source", DType::f64, {2, source_count()}, &source_sums_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)

@@ -43,7 +43,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   const SequenceRows rows = sequence_rows();
   c.routing = {.statistics = routing_,
                .counts = expert_counts_,
-               .loads = expert_loads_,
+               .running_counts = running_counts_,
                .aux_loss_scope = options_.aux_loss_scope,
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,

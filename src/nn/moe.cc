@@ -92,6 +92,20 @@ GroupedGemm grouped_gemm(Net n, const Routes& r, Grouped kind, Tensor d, Tensor 
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .role = kind, .tf32 = n.c.recipe.tf32};
 }
 
+// Loads of experts over the micro-batches of this step whose backward has begun, on all ranks; empty unless these are
+// balanced together.
+Buffer loads_of_step(Ctx& c, const Moe& layer, int number, const Routes& r) {
+  if (!c.routing.running_counts) return {};
+  const Buffer counts = c.alloc("moe.counts of micro-batch", DType::f64, {layer.experts});
+  c.run(CountExperts{.counts = counts.t, .experts = all_rows(c, r.experts).t});
+  if (c.mesh.data_parallel().size() > 1) c.all_reduce(c.mesh.data_parallel(), counts.t);
+  Buffer loads = c.alloc("moe.loads", DType::f32, {layer.experts});
+  c.run(ExpertLoads{.loads = loads.t,
+                    .running = c.routing.running_counts.slice(number, number + 1).view({layer.experts}),
+                    .counts = counts.t});
+  return loads;
+}
+
 // Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that split sequences
 // gather the logits, compute the gradient of all rows, and keep their own rows. The first of these ranks adds to the
 // statistics.
@@ -104,10 +118,8 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
   Tensor statistics, counts;
   if (counts_rows && c.mesh.tensor().rank() == 0)
     statistics = step.statistics.slice(number, number + 1).view({counted.size()});
-  const auto of_layer = [&](const Tensor& all) {
-    return all ? all.slice(number, number + 1).view({layer.experts}) : Tensor{};
-  };
-  if (counts_rows) counts = of_layer(step.counts);
+  if (counts_rows && step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
+  const Buffer loads = loads_of_step(c, layer, number, r);
   Buffer dlogits = c.alloc("moe.dlogits", {logits.t.rows(), layer.experts});
   c.run(RouteBwd{.dlogits = dlogits.t,
                  .statistics = statistics,
@@ -116,7 +128,7 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
                  .logits = logits.t,
                  .experts = experts.t,
                  .kept = r.kept ? r.kept.t : Tensor{},
-                 .loads = of_layer(step.loads),
+                 .loads = loads ? loads.t : Tensor{},
                  .scale = step.loss_scale,
                  .sequence = step.aux_loss_scope == AuxLossScope::micro_batch ? logits.t.rows() : sequence_length(c),
                  .inv_count = step.inv_count,

@@ -103,6 +103,38 @@ struct RouterStatistics {
   int64_t dropped() const { return experts + 3; }  // choices that DropChoices dropped
 };
 
+// Number of rows of a micro-batch at each expert.
+struct CountExperts {
+  Tensor counts;   // [E] f64
+  Tensor experts;  // [N, k] i32
+  static constexpr const char* kName = "count_experts";
+  std::array<Field, 2> fields() { return {{{"counts", Io::out, &counts}, {"experts", Io::in, &experts}}}; }
+  void check() const {
+    Expect e{kName};
+    e.matrix("experts", experts).is("experts", experts, DType::i32, experts.shape);
+    e.is("counts", counts, DType::f64, {counts.numel()});
+  }
+  Cost cost() const { return {double(experts.numel()), traffic(*this)}; }
+};
+
+// Loads of experts in a step, for a balance loss over the global batch [Qiu et al. 2025, "Demons in the Detail", sec.
+// 3]: running += counts, loads = running / mean(running).
+struct ExpertLoads {
+  Tensor loads;    // [E] f32: 1 for an expert with the mean number of tokens
+  Tensor running;  // [E] f64: tokens per expert in the step's micro-batches so far, of all ranks
+  Tensor counts;   // [E] f64: those of one more micro-batch
+  static constexpr const char* kName = "expert_loads";
+  std::array<Field, 3> fields() {
+    return {{{"loads", Io::out, &loads}, {"running", Io::inout, &running}, {"counts", Io::in, &counts}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("counts", counts, DType::f64, {counts.numel()}).is("running", running, DType::f64, {counts.numel()});
+    e.is("loads", loads, DType::f32, {counts.numel()});
+  }
+  Cost cost() const { return {3.0 * double(counts.numel()), traffic(*this)}; }
+};
+
 // Gradient of the logits: through the weights, plus two auxiliary losses of the router. In a sequence of T tokens let
 // c_i be the number of its T k rows at expert i, and p_ti the score of expert i for token t divided by the sum of all
 // scores of t:
@@ -110,9 +142,9 @@ struct RouterStatistics {
 //   z-loss = 1/T sum_t log(sum_i exp(logit_ti))^2     [Zoph et al. 2022, eq. 5]
 // Each counts as `balance` or `z` times T token losses, so its gradient is also multiplied by scale * inv_count. Counts
 // and the bias of RouteFwd have no gradient. The losses are computed per sequence, so they do not depend on
-// micro-batches and ranks, unless T is the size of the micro-batch. With `loads`, from StepRouters, the balance loss is
-// 1/T sum_i loads_i sum_t p_ti: its counts are those of the last step's global batch. This call's counts are added to
-// `statistics` and `counts`: backward runs exactly once per micro-batch, even if forward is recomputed. Counts and
+// micro-batches and ranks, unless T is the size of the micro-batch. With `loads`, from ExpertLoads, the balance loss is
+// 1/T sum_i loads_i sum_t p_ti: its counts are those of other sequences of the step, too. This call's counts are added
+// to `statistics` and `counts`: backward runs exactly once per micro-batch, even if forward is recomputed. Counts and
 // losses include dropped choices, so that an expert beyond its capacity still counts as overloaded.
 struct RouteBwd {
   Tensor dlogits;        // [N, E] any float
@@ -122,7 +154,7 @@ struct RouteBwd {
   Tensor logits;         // [N, E] f32
   Tensor experts;        // [N, k] i32, from RouteFwd
   Tensor kept = {};      // optional [N, k] i32, from DropChoices: dropped choices have no gradient; dweights is ignored
-  Tensor loads = {};     // optional [E] f32: 1 for an expert that got the mean number of tokens in the last step
+  Tensor loads = {};     // optional [E] f32, from ExpertLoads
   Tensor scale;          // [1] f32: the loss scale
   int64_t sequence = 1;  // T; N is a multiple of it
   float inv_count = 1;
@@ -161,33 +193,24 @@ struct RouteBwd {
   Cost cost() const { return {20.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// What routers learn at the end of a step from c_e, the number of a layer's tokens at expert e in the step, over all
-// ranks, and `mean`, its mean over experts:
-//   bias_e += rate sign(mean - c_e), balancing without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing
-//             Strategy for Mixture-of-Experts", alg. 1]
-//   load_e = c_e / mean, for a balance loss over the global batch (RouteBwd) [Qiu et al. 2025, "Demons in the Detail"]
-// A skipped step changes neither. The counts are zeroed in any case.
-struct StepRouters {
-  Tensor bias = {};   // optional [L, E] f32
-  Tensor loads = {};  // optional [L, E] f32
-  Tensor counts;      // [L, E] f64
-  Tensor state;       // StepState
+// One step of the bias that balances experts without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing",
+// alg. 1]: b_e += rate sign(mean - c_e), where c_e is the number of a layer's tokens at expert e in the step, over all
+// ranks, and mean its mean over experts. A skipped step does not change the bias. The counts are zeroed in any case.
+struct StepRouterBias {
+  Tensor bias;    // [L, E] f32
+  Tensor counts;  // [L, E] f64
+  Tensor state;   // StepState
   float rate = 0;
-  static constexpr const char* kName = "step_routers";
-  std::array<Field, 4> fields() {
-    return {{{"bias", Io::inout, &bias},
-             {"loads", Io::inout, &loads},
-             {"counts", Io::inout, &counts},
-             {"state", Io::in, &state}}};
+  static constexpr const char* kName = "step_router_bias";
+  std::array<Field, 3> fields() {
+    return {{{"bias", Io::inout, &bias}, {"counts", Io::inout, &counts}, {"state", Io::in, &state}}};
   }
   void check() const {
     Expect e{kName};
-    e.matrix("counts", counts).is("counts", counts, DType::f64, counts.shape);
-    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
-    if (bias) e.is("bias", bias, DType::f32, counts.shape).contiguous("bias", bias);
-    if (loads) e.is("loads", loads, DType::f32, counts.shape).contiguous("loads", loads);
+    e.matrix("bias", bias).is("bias", bias, DType::f32, bias.shape).contiguous("bias", bias);
+    e.is("counts", counts, DType::f64, bias.shape).is("state", state, DType::u8, {int64_t(sizeof(StepState))});
   }
-  Cost cost() const { return {3.0 * double(counts.numel()), traffic(*this)}; }
+  Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
 };
 
 // Sorts the N k rows by expert, stably: rows of one expert are in token order. Rows of dropped choices come last, after

@@ -108,6 +108,19 @@ void ReferenceOps::run(const DropChoices& op, void*) {
   }
 }
 
+void ReferenceOps::run(const CountExperts& op, void*) {
+  std::fill_n(op.counts.as<double>(), op.counts.numel(), 0.0);
+  for (int64_t slot = 0; slot < op.experts.numel(); ++slot)
+    ++op.counts.as<double>()[checked("count_experts.experts", ints(op.experts)[slot], op.counts.numel())];
+}
+
+void ReferenceOps::run(const ExpertLoads& op, void*) {
+  double sum = 0;
+  for (int64_t i = 0; i < op.counts.numel(); ++i) sum += op.running.as<double>()[i] += op.counts.as<double>()[i];
+  for (int64_t i = 0; i < op.counts.numel(); ++i)
+    op.loads.as<float>()[i] = float(op.running.as<double>()[i] * double(op.counts.numel()) / sum);
+}
+
 namespace {
 
 // Returns the gradient of a token's scores, from the gradient of its weights.
@@ -176,16 +189,16 @@ void ReferenceOps::run(const RouteBwd& op, void*) {
   for (size_t i = 0; i < gained.size(); ++i) op.statistics.as<double>()[i] += gained[i];
 }
 
-void ReferenceOps::run(const StepRouters& op, void*) {
+void ReferenceOps::run(const StepRouterBias& op, void*) {
   const auto& state = *reinterpret_cast<const StepState*>(op.state.as<uint8_t>());
-  const int64_t e = op.counts.cols();
-  for (int64_t l = 0; l < op.counts.rows(); ++l) {
+  const int64_t e = op.bias.cols();
+  for (int64_t l = 0; l < op.bias.rows(); ++l) {
+    float* bias = op.bias.as<float>() + l * e;
     double *counts = op.counts.as<double>() + l * e, sum = 0;
     for (int64_t i = 0; i < e; ++i) sum += counts[i];
     for (int64_t i = 0; i < e; ++i) {
       const double below = sum - counts[i] * double(e);  // E (mean - count)
-      if (op.bias && !state.skip && below != 0) op.bias.as<float>()[l * e + i] += below > 0 ? op.rate : -op.rate;
-      if (op.loads && !state.skip) op.loads.as<float>()[l * e + i] = float(counts[i] * double(e) / sum);
+      if (!state.skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
       counts[i] = 0;
     }
   }

@@ -86,8 +86,10 @@ class ReferenceOps final : public Ops {
   void run(const ScaledGemm&, void*) override;
   void run(const RouteFwd&, void*) override;
   void run(const DropChoices&, void*) override;
+  void run(const CountExperts&, void*) override;
+  void run(const ExpertLoads&, void*) override;
   void run(const RouteBwd&, void*) override;
-  void run(const StepRouters&, void*) override;
+  void run(const StepRouterBias&, void*) override;
   void run(const SortByExpert&, void*) override;
   void run(const SendSlots&, void*) override;
   void run(const ReceiveSlots&, void*) override;

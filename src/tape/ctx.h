@@ -174,9 +174,9 @@ struct ContextPass {
 
 // Data about the step that MoE routers need, in training.
 struct Routing {
-  Tensor statistics = {};  // [L, E + 4] f64: RouterStatistics, one row per layer
-  Tensor counts = {};      // [L, E] f64: tokens per expert in this step; only if StepRouters needs them
-  Tensor loads = {};       // [L, E] f32: StepRouters::loads; only with the scope global_batch
+  Tensor statistics = {};      // [L, E + 4] f64: RouterStatistics, one row per layer
+  Tensor counts = {};          // [L, E] f64: tokens per expert in this step; only if they drive a router bias
+  Tensor running_counts = {};  // [L, E] f64: ExpertLoads::running; only with the scope global_batch
   AuxLossScope aux_loss_scope = AuxLossScope::sequence;
   Tensor loss_scale = {};      // [1] f32
   float inv_count = 0;         // 1 / targets in the global batch

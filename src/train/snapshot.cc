@@ -193,7 +193,6 @@ std::string state_json(const RunState& s) {
   for (const double sum : s.routing) routing.push_back(magnitude_json(sum));
   if (!routing.empty()) j["routing"] = routing;
   if (s.routing_alarm) j["routing_alarm"] = true;
-  if (!s.expert_loads.empty()) j["expert_loads"] = s.expert_loads;
   if (s.workers > 0) j["workers"] = s.workers;
   if (!s.in_flight.empty()) j["fragments_in_flight"] = s.in_flight;
   if (s.foreign_serial >= 0) j["foreign_serial"] = s.foreign_serial;
@@ -238,7 +237,6 @@ RunState parse_state(const std::string& text, const std::string& where) {
                                          parse_magnitude(q.at(3))};
     for (const auto& sum : j.value("routing", nlohmann::json::array())) s.routing.push_back(parse_magnitude(sum));
     s.routing_alarm = j.value("routing_alarm", false);
-    s.expert_loads = j.value("expert_loads", std::vector<float>{});
     s.workers = j.value("workers", int64_t{0});
     s.in_flight = j.value("fragments_in_flight", std::vector<int64_t>{});
     s.foreign_serial = j.value("foreign_serial", int64_t{-1});
@@ -354,21 +352,6 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder, 
   engine.start_states();
 }
 
-namespace {
-
-// Checkpoints of runs with another moe.aux_loss_scope have no loads.
-void load_expert_loads(Engine& engine, RunState& state, const std::string& folder) {
-  const size_t experts = engine.expert_loads().size();
-  if (experts == 0) return state.expert_loads.clear();
-  if (state.expert_loads.empty()) state.expert_loads.assign(experts, 1);
-  if (state.expert_loads.size() != experts)
-    throw Error(cat(folder, "/state.json: expert_loads has ", state.expert_loads.size(), " values, expected ", experts,
-                    "; the checkpoint is damaged"));
-  engine.set_expert_loads(state.expert_loads);
-}
-
-}  // namespace
-
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder, const std::string& without) {
   RunState state = read_run_state(folder);
   require_same_workers(state, engine.workers(), folder);
@@ -380,7 +363,6 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   if (!state.routing.empty() && state.routing.size() != sums)
     throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,
                     "; the checkpoint is damaged"));
-  load_expert_loads(engine, state, folder);
   if (!engine.set_in_flight(state.in_flight))
     throw Error(
         cat(folder, "/state.json: fragments_in_flight do not match this run's fragments; the checkpoint is damaged"));

@@ -38,11 +38,10 @@ struct RunState {
   std::vector<RunBranch> branches = {};               // changes of the horizon, oldest first
   // Quantization statistics since the last records, by the layer's name and name_of(Operand); empty if not recorded.
   std::map<std::pair<std::string, std::string>, QuantizeStatistics> quantized = {};
-  std::vector<double> routing = {};      // RouterStatistics of all layers since the last records; empty if not recorded
-  bool routing_alarm = false;            // the last routing records raised an alarm
-  std::vector<float> expert_loads = {};  // Engine::expert_loads()
-  int64_t workers = 0;                   // workers of local updates; 0: no local updates
-  std::vector<int64_t> in_flight = {};   // fragments whose outer step is pending
+  std::vector<double> routing = {};     // RouterStatistics of all layers since the last records; empty if not recorded
+  bool routing_alarm = false;           // the last routing records raised an alarm
+  int64_t workers = 0;                  // workers of local updates; 0: no local updates
+  std::vector<int64_t> in_flight = {};  // fragments whose outer step is pending
   int64_t foreign_serial = -1;  // checkpoints of the save folder up to this serial number are another run's; on rank 0
 };
 std::string state_json(const RunState&);

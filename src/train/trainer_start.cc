@@ -521,7 +521,6 @@ void Trainer::begin_save(const char* why, bool diverged) {
     log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
                diverged_folder(state_.step), ", and the same command resumes from the checkpoint before it");
   if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
-  state_.expert_loads = engine_->expert_loads();
   state_.in_flight = engine_->in_flight();
   count_quantized();
   count_routing();

@@ -167,24 +167,33 @@ void ruled_router(Examiner& examine) {
     }
 }
 
-void router_steps(Examiner& examine) {
+void bias_steps(Examiner& examine) {
   for (const auto& [layers, experts] : {std::pair{1, 1}, {3, 7}, {2, 300}})
-    for (const bool skip : {false, true})
-      for (const auto& [bias, loads] : {std::pair{true, false}, {false, true}, {true, true}}) {
-        const Tensor values = tensor(DType::f32, {layers, experts});
-        OpCase<StepRouters> c{
-            cat(layers, " x ", experts, bias ? " bias" : "", loads ? " loads" : "", skip ? " skipped" : ""),
-            {.bias = bias ? values : Tensor{},
-             .loads = loads ? values : Tensor{},
-             .counts = tensor(DType::f64, {layers, experts}),
-             .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-             .rate = 0.001f},
-            {{"counts", [](uint64_t, int64_t i) { return double(i * 5 % 13 + 1); }}}};
-        StepState state = running_state();
-        state.skip = skip;
-        c.values["state"] = bytes_of(state);
-        examine(c);
-      }
+    for (const bool skip : {false, true}) {
+      OpCase<StepRouterBias> c{cat(layers, " x ", experts, skip ? " skipped" : ""),
+                               {.bias = tensor(DType::f32, {layers, experts}),
+                                .counts = tensor(DType::f64, {layers, experts}),
+                                .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                .rate = 0.001f},
+                               {{"counts", [](uint64_t, int64_t i) { return double(i * 5 % 13); }}}};
+      StepState state = running_state();
+      state.skip = skip;
+      c.values["state"] = bytes_of(state);
+      examine(c);
+    }
+}
+
+void loads(Examiner& examine) {
+  for (const Sizes& s : kSizes) {
+    const Tensor counts = tensor(DType::f64, {s.experts});
+    examine(OpCase<CountExperts>{name_of(s),
+                                 {.counts = counts, .experts = tensor(DType::i32, {s.tokens, s.chosen})},
+                                 {{"experts", experts_of(s, true)}}});
+    const Init whole = [](uint64_t, int64_t i) { return double(i * 5 % 13 + 1); };
+    examine(OpCase<ExpertLoads>{name_of(s),
+                                {.loads = tensor(DType::f32, {s.experts}), .running = counts, .counts = counts},
+                                {{"counts", whole}, {"running", whole}}});
+  }
 }
 
 // Far from ties, so that moved logits choose the same experts. The losses of the router are of the logits alone.
@@ -497,7 +506,8 @@ void moe_cases(Examiner& examine) {
   router(examine);
   ruled_router(examine);
   capacities(examine);
-  router_steps(examine);
+  bias_steps(examine);
+  loads(examine);
   router_gradients(examine);
   rows_of_experts(examine);
   exchanges(examine);
