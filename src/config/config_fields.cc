@@ -263,7 +263,8 @@ Fields precision_group() {
              "blocks", "number of last blocks kept in bf16")
           .unset_is("0; with nvfp4 15 % of the blocks, rounded up"),
       number("fp16.loss_scale", &Config::loss_scale, at_least(0), notice, "", "constant loss scale; 0 = dynamic"),
-      number("fp16.initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "initial dynamic loss scale")
+      number("fp16.initial_loss_scale", &Config::initial_loss_scale, above(0), refused, "",
+             "initial dynamic loss scale")
           .developer(),
       number("fp16.loss_scale_window", &Config::loss_scale_window, between(1, kMaxCount - 1), notice, "steps",
              "finite steps before the loss scale doubles")

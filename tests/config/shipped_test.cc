@@ -155,14 +155,16 @@ TEST(Reference, EveryDefaultIsAccepted) {
 
 TEST(Resume, ReportsTheResumeRuleOfEachChange) {
   const std::string old = dump_resolved(parse(small_config()));
-  const Config now = parse(small_config(), {"seed=5", "learning_rate=0.01", "schedule.min_lr=1e-4", "log_interval=3",
-                                            "train_data=b.bin", "model.n_layer=3", "micro_batch_size=4"});
+  const Config now =
+      parse(small_config(), {"seed=5", "learning_rate=0.01", "schedule.min_lr=1e-4", "log_interval=3",
+                             "train_data=b.bin", "model.n_layer=3", "micro_batch_size=4", "fp16.initial_loss_scale=8"});
   std::map<std::string, ConfigChange> changes;
   for (const auto& change : resume_changes(old, now)) changes[change.key] = change;
-  EXPECT_EQ(changes.size(), 6u);
+  EXPECT_EQ(changes.size(), 7u);
   EXPECT_EQ(changes["seed"].rule, OnResume::refused);
   EXPECT_EQ(changes["seed"].old_value, "1234");
   EXPECT_EQ(changes["seed"].new_value, "5");
+  EXPECT_EQ(changes["fp16.initial_loss_scale"].rule, OnResume::refused) << "the scale is in the checkpoint";
   EXPECT_EQ(changes["learning_rate"].rule, OnResume::notice);
   EXPECT_EQ(changes["log_interval"].rule, OnResume::free);
   EXPECT_EQ(changes["micro_batch_size"].old_value, "\"auto\"");
