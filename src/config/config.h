@@ -85,6 +85,8 @@ struct AheadToken {
   int64_t decay_start = 0, decay_end = 0;  // steps, counted from 0; decay_end 0: no decay
 };
 
+inline constexpr double kUnsetMinLr = 0.1;  // schedule.min_lr that is not given, as a part of learning_rate
+
 struct Config {
   ModelConfig model;
   // run
@@ -140,7 +142,7 @@ struct Config {
   // optimizer
   RuleName optimizer = RuleName::adamw;
   double learning_rate = 0.0;
-  double min_lr = -1.0;  // -1 = unset; validate() sets it to 10 % of learning_rate; with 1cycle lr_warmup_init / 1e4
+  double min_lr = -1.0;  // -1 = unset; validate() sets kUnsetMinLr of learning_rate; with 1cycle lr_warmup_init / 1e4
   DecayStyle lr_decay_style = DecayStyle::cosine;
   int64_t lr_warmup_iters = 0;   // with 1cycle 0 = unset; validate() sets it to 30 % of lr_decay_iters
   double lr_warmup_init = -1.0;  // -1 = unset; validate() sets it to 0, or with 1cycle to learning_rate / 25

@@ -158,6 +158,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("averaging.tail_start", &Config::tail_average_start, c.tail_average_start < c.train_iters,
              "runs of more train_iters");
 
+  const bool ends = c.lr_decay_style != DecayStyle::constant && c.lr_decay_style != DecayStyle::exponential;
+  if (!ends && c.min_lr > 0 && c.min_lr != kUnsetMinLr * c.learning_rate)  // validate() sets an unset one to this
+    unused.remark("schedule.min_lr", "schedule.lr_decay_style other than constant and exponential");
   const bool wsd = c.lr_decay_style == DecayStyle::wsd;
   unused.key("schedule.lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "schedule.lr_decay_style WSD");
   const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == DecayStyle::one_cycle;

@@ -124,7 +124,7 @@ void resolve_schedule(Config& c) {
   if (c.lr_warmup_init < 0.0) c.lr_warmup_init = cycle ? c.learning_rate / kCycleStart : 0.0;
   require(c.lr_warmup_init <= c.learning_rate, "schedule.lr_warmup_init: ", c.lr_warmup_init,
           " is more than learning_rate ", c.learning_rate);
-  if (c.min_lr < 0.0) c.min_lr = cycle ? c.lr_warmup_init / kCycleEnd : 0.1 * c.learning_rate;
+  if (c.min_lr < 0.0) c.min_lr = cycle ? c.lr_warmup_init / kCycleEnd : kUnsetMinLr * c.learning_rate;
   require(c.min_lr <= c.learning_rate, "schedule.min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (cycle && c.lr_warmup_iters == 0)

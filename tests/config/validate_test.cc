@@ -56,7 +56,9 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"logical_shards=4"}),
             Lines{cat("logical_shards", has_no_effect, "deterministic_reduction rank_invariant")});
   EXPECT_EQ(told({"loss_spikes.max_consecutive=5"}).size(), 1u);
-  EXPECT_EQ(told({"loss_spikes.max_consecutive=5", "loss_spikes.zscore=6"}), Lines{});
+  EXPECT_EQ(told({"loss_spikes.max_consecutive=5", "loss_spikes.zscore=6", "schedule.lr_decay_style=constant"}).size(),
+            0u);
+  EXPECT_EQ(told({"schedule.min_lr=1e-9", "schedule.lr_decay_style=constant"}).size(), 1u);
   EXPECT_EQ(told({"fim.spm_rate=0.1", "fim.tokens=[1, 2, 3]", "fim.level=character"}).size(), 3u);
   const auto from = [](int64_t tokens) {
     return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]");
