@@ -370,9 +370,9 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_key(!has_own_width(m.model_type) || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
               "is required for ", name_of(m.model_type));
   require_size(where, "max_position_embeddings", m.max_position_embeddings);
-  require_key(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
-              m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,
-              " must be positive");
+  require_key(m.norm_eps > 0.0, where, "norm_eps", "expected more than 0, got ", m.norm_eps);
+  require_key(m.rope_theta > 1.0, where, "rope_theta", "expected more than 1, got ", m.rope_theta);
+  require_key(m.initializer_range > 0.0, where, "initializer_range", "expected more than 0, got ", m.initializer_range);
   validate_heads(m, where);
   validate_family(m, where);
   validate_experts(m, where);

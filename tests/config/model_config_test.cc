@@ -407,6 +407,18 @@ TEST(ModelConfig, ImpossibleSizesAreRefused) {
   expect_parts(error_of_model(with_key(gpt2, "head_dim", 32)), {"head_dim", "gpt2"});
 }
 
+// Values of GGUF files, which have no ranges of options.
+TEST(ModelConfig, EachNumberOutOfRangeIsNamed) {
+  const auto error = [](double ModelConfig::*number, double value) {
+    ModelConfig m = read_model(llama_json());
+    m.*number = value;
+    return error_of([&] { validate(m, "x"); });
+  };
+  EXPECT_EQ(error(&ModelConfig::norm_eps, 0), "x.norm_eps: expected more than 0, got 0");
+  EXPECT_EQ(error(&ModelConfig::rope_theta, 1), "x.rope_theta: expected more than 1, got 1");
+  EXPECT_EQ(error(&ModelConfig::initializer_range, -1), "x.initializer_range: expected more than 0, got -1");
+}
+
 TEST(ModelConfig, ParameterCountMatchesHandComputation) {
   // Embedding and head 2*1000*64; per block: 2 norms, q 64*64, k and v 64*32 each, o 64*64, 3 of 64*128; last norm 64.
   const int64_t block = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128;
