@@ -131,6 +131,11 @@ void require_sense(const ExportArgs& args) {
            " writes one file of weights; leave it out");
   for (const std::string& path : {args.to, text.imatrix})
     if (!path.empty()) require_new_path(path);
+  if (text.imatrix.empty()) return;
+  const std::string model = fs::absolute(args.to) / "", matrix = fs::absolute(text.imatrix) / "";
+  if (model.starts_with(matrix) || matrix.starts_with(model))
+    refuse("--imatrix ", text.imatrix, " and the model ", args.to,
+           " are two files: give a path for each that is not, and is not below, the path of the other");
 }
 
 PrunedExport pruned_by_wanda(const ExportArgs& args, const Importance& inputs) {
@@ -186,14 +191,13 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
 
 // Writes the model under a hidden name, checks it, and renames it to args.to only if it passes.
 int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
-  const std::string to = without_slash(args.to);
-  const std::string hidden = cat(parent_dir(to), "/.", base_name(to), ".", getpid(), ".checked");
+  const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
   int64_t bytes = 0;
   try {
     bytes = write(model, args, hidden);
     const ModelFolder written = args.format == "gguf" ? ModelFolder(hidden, model.config()) : ModelFolder(hidden);
     check_export(model, written, bytes, args.check, args.threads);
-    rename_path(hidden, to);
+    rename_path(hidden, args.to);
   } catch (const Error&) {
     std::error_code ignored;
     fs::remove_all(hidden, ignored);
@@ -202,10 +206,15 @@ int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
   return bytes;
 }
 
-Exit export_model(const ExportArgs& args) {
+Exit export_model(ExportArgs args) {
+  args.to = without_slash(args.to);
+  std::string& imatrix = args.calibration.imatrix;
+  if (!imatrix.empty()) imatrix = without_slash(imatrix);
   require_sense(args);
   const ModelFolder model(args.from, args.averages);
   require_known_elsewhere(model.config());
+  prepare_new_path(args.to);  // before hours of calibration
+  if (!imatrix.empty()) prepare_new_path(imatrix);
   const int64_t bytes = args.check.data.empty() ? write(model, args, args.to) : write_checked(model, args);
   if (args.check.json) return Exit::done;  // the table's JSON must be the only line of output
   std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());

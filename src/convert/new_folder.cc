@@ -21,14 +21,21 @@ std::string without_slash(const std::string& path) {
 void require_new_path(const std::string& path) {
   std::error_code ignored;
   const std::string plain = without_slash(path);
+  if (plain.empty()) throw Error("expected the path of a new file or folder, got an empty one", Exit::usage);
   if (fs::exists(fs::symlink_status(plain, ignored)))
     throw Error(cat(path, ": exists already; give a new name"), Exit::usage);
   require_outside_checkpoints(plain);
 }
 
+void prepare_new_path(const std::string& path) {
+  const std::string plain = without_slash(path);
+  require_new_path(plain);
+  make_dirs(parent_dir(plain));
+  const AtomicFile can_be_created(plain);
+}
+
 NewFolder::NewFolder(const std::string& path) : final_(without_slash(path)) {
-  require_new_path(final_);
-  make_dirs(parent_dir(final_));
+  prepare_new_path(final_);
   tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", getpid(), ".tmp");
   remove_tree(tmp_);
   make_new_dir(tmp_);

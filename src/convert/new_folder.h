@@ -11,9 +11,12 @@ std::string without_slash(const std::string& path);
 // Throws Error(usage) if the path exists, or is no path for other files (require_outside_checkpoints()).
 void require_new_path(const std::string& path);
 
+// Throws Error if no file or folder can be created at the path. Creates its missing parents.
+void prepare_new_path(const std::string& path);
+
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);  // require_new_path()
+  explicit NewFolder(const std::string& path);  // prepare_new_path()
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   ~NewFolder();

@@ -9,6 +9,7 @@
 
 #include "checkpoint/store.h"
 #include "convert/gguf_model.h"
+#include "convert/new_folder.h"
 #include "param/param_store.h"
 #include "tests/convert/model_scratch.h"
 
@@ -66,6 +67,13 @@ TEST_F(HfFolder, ValuesOutOfRangeOfTheDtypeAreNamed) {
   const ModelFolder model(write("in"));
   EXPECT_ERROR(write_hf_folder(model, at("out"), {.dtype = DType::f16}), "model.norm.weight", "70000", "f16");
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
+}
+
+TEST_F(HfFolder, PathsWhereNothingCanBeCreatedAreRefused) {
+  EXPECT_ERROR(prepare_new_path("/proc/athanor"), "creating /proc");
+  EXPECT_ERROR(prepare_new_path(""), "got an empty one");
+  prepare_new_path(at("new/out/"));
+  EXPECT_TRUE(names_in(at("new")).empty());
 }
 
 TEST_F(HfFolder, TensorsWithNonFiniteValuesAreRefused) {

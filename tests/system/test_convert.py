@@ -436,6 +436,8 @@ class GgufTest(SystemTest):
                            (["--wanda", "0.5", "--calibrate", "x.bin", "--dtype", "nf4"], ["--wanda", "nf4"]),
                            (["--dtype", "nf4", "--format", "gguf"], ["gguf", "nf4"]),
                            (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"]),
+                           (["--imatrix", "./x", "--calibrate", "x.bin", "--format", "gguf", "--dtype", "q4_K_M"],
+                            ["--imatrix x and the model x are two files"]),
                            (["--imatrix", llama / "config.json", "--calibrate", "x.bin", "--format", "gguf", "--dtype",
                              "q4_K_M"], ["config.json: exists already"])):
             self.refused("export", llama, "x", *more, code=USAGE, says=says)
