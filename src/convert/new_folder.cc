@@ -1,7 +1,11 @@
 #include "convert/new_folder.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
@@ -11,6 +15,31 @@
 
 namespace athanor {
 namespace fs = std::filesystem;
+namespace {
+
+bool is_of_dead_process(std::string_view digits) {
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+  if (error != std::errc() || end != digits.data() + digits.size() || pid < 0) return false;
+  return pid == 0 || (kill(pid, 0) != 0 && errno == ESRCH);  // 0: the first temporary file of a process
+}
+
+// True for .NAME.PID.tmp of NewFolder, .NAME.PID.K.tmp of AtomicFile, .NAME.PID.checked of `export --check` and its
+// own temporary names, if no process has one of the numbers.
+bool is_leftover(std::string_view entry, const std::string& name) {
+  const std::string one = cat(".", name, "."), two = "." + one;
+  const std::string& start = entry.starts_with(two) ? two : one;
+  if (!entry.starts_with(start) || !(entry.ends_with(".tmp") || entry.ends_with(".checked"))) return false;
+  for (size_t at = start.size(); at < entry.size();) {
+    const size_t dot = std::min(entry.find('.', at), entry.size());
+    const std::string_view part = entry.substr(at, dot - at);
+    if (part != "tmp" && part != "checked" && !is_of_dead_process(part)) return false;
+    at = dot + 1;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::string without_slash(const std::string& path) {
   std::string plain = fs::path(path).lexically_normal().string();
@@ -28,9 +57,14 @@ void require_new_path(const std::string& path) {
 }
 
 void prepare_new_path(const std::string& path) {
-  const std::string plain = without_slash(path);
+  const std::string plain = without_slash(path), parent = parent_dir(plain);
   require_new_path(plain);
-  make_dirs(parent_dir(plain));
+  make_dirs(parent);
+  for (const std::string& name : folder_names(parent)) {
+    if (!is_leftover(name, base_name(plain))) continue;
+    log::info("removing ", parent, "/", name, ": left by a process that was killed before ", plain, " was complete");
+    remove_tree(cat(parent, "/", name));
+  }
   const AtomicFile can_be_created(plain);
 }
 

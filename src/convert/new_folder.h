@@ -11,7 +11,8 @@ std::string without_slash(const std::string& path);
 // Throws Error(usage) if the path exists, or is no path for other files (require_outside_checkpoints()).
 void require_new_path(const std::string& path);
 
-// Throws Error if no file or folder can be created at the path. Creates its missing parents.
+// Throws Error if no file or folder can be created at the path. Creates its missing parents, and removes what killed
+// processes left of earlier attempts at this path.
 void prepare_new_path(const std::string& path);
 
 class NewFolder {

@@ -3,6 +3,8 @@
 #include "convert/hf_folder.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -74,6 +76,22 @@ TEST_F(HfFolder, PathsWhereNothingCanBeCreatedAreRefused) {
   EXPECT_ERROR(prepare_new_path(""), "got an empty one");
   prepare_new_path(at("new/out/"));
   EXPECT_TRUE(names_in(at("new")).empty());
+}
+
+TEST_F(HfFolder, NewPathsAreRidOfWhatDeadProcessesLeft) {
+  const pid_t dead = ::fork();
+  if (dead == 0) _exit(0);
+  ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
+  std::vector<std::string> kept = {cat(".out.", getpid(), ".0.tmp"), cat(".out.5.", getpid(), ".tmp"),
+                                   cat(".other.", dead, ".tmp"), cat(".out.", dead, ".txt")};
+  std::sort(kept.begin(), kept.end());
+  const std::vector<std::string> left = {cat(".out.", dead, ".tmp"), cat(".out.", dead, ".0.tmp"),
+                                         cat(".out.", dead, ".checked"),
+                                         cat("..out.", dead, ".checked.", dead, ".tmp")};
+  for (const std::vector<std::string>& names : {kept, left})
+    for (const std::string& name : names) std::filesystem::create_directories(at(name) + "/weights");
+  prepare_new_path(at("out/"));
+  EXPECT_EQ(names_in(dir), kept);
 }
 
 TEST_F(HfFolder, TensorsWithNonFiniteValuesAreRefused) {
