@@ -155,6 +155,18 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int
   return g;
 }
 
+struct BlockedGemm {
+  Gemm op;  // the given GEMM or its transposed one
+  GemmBlocking g;
+};
+BlockedGemm blocked_gemm(const Gemm& given, const Kernels& kern, int threads, int64_t most_lanes) {
+  const bool transpose = computes_transposed(given, kern);
+  const Gemm op = transpose ? transposed(given) : given;
+  GemmBlocking g = gemm_blocking(op, kern, threads, most_lanes);
+  g.transposed = transpose;
+  return {op, g};
+}
+
 template <class T>
 ATHANOR_CLONES void read_rows(float* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows,
                               int64_t n) {
@@ -464,10 +476,9 @@ void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
 }
 
 void run_blocks(const Gemm& given, const Kernels& kern, int64_t most_lanes, ThreadPool& pool, void* scratch) {
-  const bool transpose = computes_transposed(given, kern);
-  const Gemm op = transpose ? transposed(given) : given;
-  GemmBlocking g = gemm_blocking(op, kern, pool.size(), most_lanes);
-  g.transposed = transpose;
+  const BlockedGemm blocked = blocked_gemm(given, kern, pool.size(), most_lanes);
+  const Gemm& op = blocked.op;
+  const GemmBlocking& g = blocked.g;
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
@@ -479,8 +490,8 @@ constexpr int64_t kAnyLanes = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 size_t gemm_blocked_scratch(const Gemm& given, const Kernels& kern, int threads) {
-  const Gemm op = computes_transposed(given, kern) ? transposed(given) : given;
-  return size_t(Layout(op, gemm_blocking(op, kern, threads, kAnyLanes), kern.nr, threads).total) * sizeof(float);
+  const BlockedGemm blocked = blocked_gemm(given, kern, threads, kAnyLanes);
+  return size_t(Layout(blocked.op, blocked.g, kern.nr, threads).total) * sizeof(float);
 }
 
 void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
