@@ -24,4 +24,8 @@ struct LoraOptions {
   double scale() const;
 };
 
+// The model that PEFT's adapters in `folder` are for. named: their base_model_name_or_path, a folder as this process or
+// the adapters' folder sees it, or a name on Hugging Face's hub, which is returned as it is.
+std::string base_of_peft(const std::string& folder, const std::string& named);
+
 }  // namespace athanor

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/lora.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
 #include "config/json.h"
@@ -52,7 +53,7 @@ fs::path folder_of_shape(fs::path folder) {
     const Json json = parse_json(read_file(about.string()), about.string());
     const Json* base = json.is(Json::Kind::object) ? json.find("base_model_name_or_path") : nullptr;
     if (!base || !base->is(Json::Kind::string) || base->text.empty()) break;
-    folder = fs::exists(base->text, error) ? fs::path(base->text) : folder / base->text;
+    folder = base_of_peft(folder.string(), base->text);
   }
   return folder;
 }

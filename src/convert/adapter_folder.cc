@@ -136,11 +136,7 @@ void AdapterFolder::read_peft_config() {
   if (says("use_dora")) about_.lora.variant = LoraVariant::dora;
   require_range(about_.lora, path);
   const nlohmann::json base = json.value("base_model_name_or_path", nlohmann::json());
-  about_.path = base.is_string() ? base.get<std::string>() : "";
-  std::error_code ignored;
-  const fs::path sibling = fs::path(path_) / about_.path;
-  if (!about_.path.empty() && !fs::exists(about_.path, ignored) && fs::exists(sibling, ignored))
-    about_.path = sibling.string();
+  if (base.is_string()) about_.path = base_of_peft(path_, base.get<std::string>());
 }
 
 void AdapterFolder::find_modules() {
