@@ -2,6 +2,7 @@
 // next().
 #include "data/loader.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -228,11 +229,15 @@ TEST_F(LoaderTest, BatchesBeforeAFailureAreDelivered) {
                {"bad.bin", "token 60000 is 100"});
 }
 
-TEST_F(LoaderTest, StopsImmediately) {
-  for (int i = 0; i < 20; ++i) {
-    Loader loader(*data, {.rows = 8, .depth = 3});
-    if (i % 2) loader.next();
-  }
+TEST_F(LoaderTest, StopsWithoutReadingTheRemainingDepth) {
+  std::atomic<int> samples = 0;
+  const auto slow = [&](int64_t) {
+    ++samples;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return kT;
+  };
+  Loader(*data, {.depth = 1000, .chunk_length = slow}).next();
+  EXPECT_LT(samples, 1000);
 }
 
 TEST_F(LoaderTest, InvalidOptionsAreErrors) {
