@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "pipeline/draw.h"
-#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {
@@ -81,10 +80,17 @@ TEST(StepProgram, NeverDeadlocksAndRunsEveryMicroBatchOnce) {
 
 // A plan builds a program for each of about ten micro-batch sizes and recomputations.
 TEST(StepProgram, ConstructionTimeIsLinear) {
-  const std::clock_t begin = std::clock();
-  const StepProgram program = make_program(S::interleaved, {8, 8, 4096});
-  EXPECT_EQ(program.stages[1].size(), size_t{6 * 8 * 4096});
-  EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, kSanitized ? 60 : 6);
+  const auto seconds = [](int64_t micro_batches) {  // of the processor, in the fastest of three constructions
+    double least = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      const std::clock_t begin = std::clock();
+      const StepProgram program = make_program(S::interleaved, {8, 8, micro_batches});
+      least = std::min(least, double(std::clock() - begin) / CLOCKS_PER_SEC);
+      EXPECT_EQ(program.stages[1].size(), size_t(6 * 8 * micro_batches));
+    }
+    return least;
+  };
+  EXPECT_LT(seconds(4096), 24 * seconds(512)) << "8 times the micro-batches: linear 8, quadratic 64 times the seconds";
 }
 
 // [Narayanan et al. 2021, section 2.2], in units of a forward: (p - 1) (F + B) / v.
