@@ -376,11 +376,12 @@ TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndStopsOnRepetition) {
   const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
   const auto back = events("r", EventKind::resume);
+  ASSERT_EQ(skips.size(), 2u) << "the second spike, for which no rollback is left";
   ASSERT_EQ(back.size(), 1u);
   EXPECT_EQ(back[0].step, skips[0].step / 50 * 50);
   EXPECT_NE(back[0].text.find("rollback from step"), std::string::npos) << back[0].text;
   EXPECT_EQ(log.steps[size_t(back[0].step)].consumed_samples, 4 * (skips[0].step + 1));
-  EXPECT_EQ(code, skips.size() > 1 ? Exit::diverged : Exit::done);
+  EXPECT_EQ(code, Exit::diverged);
   const RunState state = read_run_state(list_checkpoints(dir_.path() + "/r").back().path);
   EXPECT_EQ(state.rollbacks, 1);
   EXPECT_EQ(state.consumed_samples, 4 * (state.step + skips[0].step - back[0].step));
