@@ -25,5 +25,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -z "$setup" ] || scripts/setup.sh --tests --quickstart
+if [ -n "$setup" ]; then # before anything is installed; without python3 the names are checked afterwards
+  ! command -v python3 >/dev/null || python3 scripts/run_tests.py "${arguments[@]}" --check-names
+  scripts/setup.sh --tests --quickstart
+fi
 exec python3 scripts/run_tests.py "${arguments[@]}"

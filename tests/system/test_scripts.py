@@ -94,6 +94,13 @@ class FlagTest(SystemTest):
             self.assertEqual(done.returncode, 2, name)
             self.assertIn("--nonsense", done.stderr)
 
+    def test_unknown_group_is_refused_before_anything_is_installed(self):
+        shutil.copytree(ROOT / "scripts", self.folder / "scripts", ignore=shutil.ignore_patterns("bench"))
+        (self.folder / "scripts" / "setup.sh").write_text("#!/bin/sh\necho installs\n")
+        done = run(self.folder / "scripts" / "test.sh", "--only", "layers,nothing")
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertIn("--only nothing: no such group", done.stderr)
+
     def test_invalid_cuda_arch_is_refused(self):
         done = run(ROOT / "scripts" / "build.sh", "--cuda-arch", "hopper", "--build-dir", self.folder / "b")
         self.assertEqual(done.returncode, 2)
