@@ -320,7 +320,8 @@ void Trainer::tell_what_is_ahead() const {
   constexpr double kDays = 86400, kTooLong = 2 * kDays;
   const bool too_long = backend_.device.unified() && all > kTooLong;
   const std::string text = cat("a step takes ", format_duration(step), " or more here (", format_count(flops),
-                               " FLOP at ", format_count(peak_flops_ * engine_->devices()), " FLOP/s), the ", left,
+                               " FLOP at the peak of ", format_count(peak_flops_ * engine_->devices()),
+                               " FLOP/s; small models stay far below it, see `athanor plan`), the ", left,
                                " steps of this run ", format_duration(all), " or more");
   too_long
       ? log::warn(
