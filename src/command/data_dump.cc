@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/new_folder.h"
 #include "data/loader.h"
 #include "train/setup.h"
 
@@ -21,6 +22,7 @@ struct DataSamplesArgs {
 constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB in the file
 
 Exit write_samples(const DataSamplesArgs& args) {
+  require_new_path(args.out);  // a token shard named by mistake is not replaced
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_training_data(config);
   PackingOptions packing = packing_options(config, data);
@@ -62,7 +64,7 @@ void add_data_samples(Cli& cli, Verb data) {
   Verb verb = data.add_verb("dump", "write a run's training sequences in order");
   verb.add_option("config", args->config, "configuration file of the run").required();
   verb.add_option("out", args->out,
-                  "safetensors file to write: tokens and targets, int32 [steps, global_batch_size, seq_length], target "
+                  "new safetensors file: tokens and targets, int32 [steps, global_batch_size, seq_length], target "
                   "-1 is ignored; with packed documents also positions and spans (data/README.md)")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();

@@ -41,7 +41,7 @@ NOT_RUN = [
 ]
 
 # Values for the placeholders in capitals.
-PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safetensors": "rows.safetensors", "RUN": "runs/mine",
+PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safetensors": "all-rows.safetensors", "RUN": "runs/mine",
                 "[RUN...]": "", "STEP-FOLDER": "runs/mine/step-00001000", "SAVE": "runs/joined", "VERB": "plan",
                 "CHECKPOINT": "runs/mine", "FILE": "questions.jsonl",
                 "corpus/*.parquet": str(ROOT / "tests" / "data" / "fixtures" / "plain.parquet"), "N": "3", "M": "1"}

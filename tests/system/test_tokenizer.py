@@ -44,6 +44,7 @@ for number, (codec, version, dictionary, group, nullable) in enumerate(cases):
 
 class TokenizerTest(SystemTest):
     def dumped_tokens(self, config, steps):
+        (self.folder / "rows.safetensors").unlink(missing_ok=True)
         self.run_program("data", "dump", config, "rows.safetensors", "--steps", steps)
         raw = (self.folder / "rows.safetensors").read_bytes()
         size = int.from_bytes(raw[:8], "little")

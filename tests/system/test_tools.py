@@ -247,6 +247,8 @@ class DataTest(TrainedTest):
         for row in range(0, len(tokens), 32):
             self.assertIn(tokens[row:row + 32] + targets[row + 31:row + 32], windows)
             self.assertEqual(tokens[row + 1:row + 32], targets[row:row + 31])
+        done = self.run_program("data", "dump", config, "data/text_train_000000.bin", code=USAGE)
+        self.assertIn("exists already", done.err)
         done = self.run_program("data", "dump", config, "x", "--steps", str(10**12), code=USAGE)
         self.assertIn("--first", done.err)
         self.run_program("data", "dump", config, "packed.safetensors", "--steps", "6", "--set",
