@@ -211,7 +211,8 @@ std::vector<int32_t> first_tokens(const std::vector<TokenFile>& shards, int64_t 
 }
 
 std::string ngram_report(const ShardReportOptions& options, const std::vector<TokenFile>& shards, int64_t vocab_size) {
-  if (vocab_size <= 0) return "n-grams: need the vocabulary's size\n";
+  if (vocab_size <= 0)
+    throw Error("data info --ngram: needs the vocabulary's size: give --vocab-size or --tokenizer", Exit::usage);
   std::vector<int32_t> train = first_tokens(shards, kNgramTokens), valid;
   if (!options.ngram_valid_glob.empty()) {
     std::vector<TokenFile> held_out;

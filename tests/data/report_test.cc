@@ -220,7 +220,7 @@ TEST_F(ReportTest, InfoReportsNgramLosses) {
   text_shard("b.valid", "the cat sat. the cat");
   ShardReportOptions options = all();
   options.ngram = true;
-  expect_parts(info_of(options), {"n-grams: need the vocabulary"});
+  expect_parts(error_of([&] { data_info(options); }), {"--ngram", "--vocab-size"});
   options.vocab_size = 257;
   expect_parts(info_of(options), {"uniform 5.549", "24700 training", "1300 validation"});
   options.ngram_valid_glob = dir / "*.valid";
