@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-FlopCount attention_training_flops_per_token(const ModelSize& m) {
+FlopCount attention_training_flops_per_token(const AttentionSize& m) {
   if (m.seq_length <= 0) return {};
   const double t = double(m.seq_length);
   const double w = m.window > 0 ? std::min(double(m.window), t) : t;
@@ -16,13 +16,6 @@ FlopCount attention_training_flops_per_token(const ModelSize& m) {
     return {.causal = per_key * keys, .full = per_key * 2 * keys};
   }
   return {.causal = per_key * (w - w * w / (2 * t)), .full = per_key * w};
-}
-
-FlopCount training_flops_per_token(const ModelSize& m) {
-  const FlopCount attention = attention_training_flops_per_token(m);
-  const double matmul = 6.0 * double(m.matmul_parameters) - 2.0 * double(m.frozen_parameters);
-  const double layers = double(m.layers);
-  return {.causal = matmul + layers * attention.causal, .full = matmul + layers * attention.full};
 }
 
 Utilization utilization(const FlopCount& per_token, const Speed& speed) {

@@ -15,26 +15,20 @@
 
 namespace athanor {
 
-struct ModelSize {
-  int64_t matmul_parameters = 0;  // N: parameters of matmuls, including the head (also a tied one), without lookup
-                                  // tables (token and position embeddings)
-  int64_t frozen_parameters = 0;  // part of N without weight gradients: 4 operations each instead of 6
-  int64_t layers = 0;             // L
-  int64_t heads = 0;              // H: query heads
-  int64_t head_dim = 0;           // D
-  int64_t seq_length = 0;         // T
-  int64_t window = 0;             // W: keys that a query attends to, 0 for all
-  SparsePattern sparse = {};      // excludes a window
+struct AttentionSize {
+  int64_t heads = 0;          // H: query heads
+  int64_t head_dim = 0;       // D
+  int64_t seq_length = 0;     // T
+  int64_t window = 0;         // W: keys that a query attends to, 0 for all
+  SparsePattern sparse = {};  // excludes a window
 };
 
 struct FlopCount {
   double causal = 0, full = 0;
 };
 
-FlopCount training_flops_per_token(const ModelSize&);
-
-// FLOPs of the attention of one layer, for models whose layers see different keys. Ignores `layers`.
-FlopCount attention_training_flops_per_token(const ModelSize&);
+// FLOPs of the attention of one layer; flops_per_token() of train/setup.h adds the layers and the matmuls.
+FlopCount attention_training_flops_per_token(const AttentionSize&);
 
 struct Speed {
   double tokens_per_second = 0;  // summed over all devices
