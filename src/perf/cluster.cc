@@ -119,11 +119,6 @@ double daly_interval(const ClusterRun& run) {
   return std::sqrt(2 * stall * mean) * (1 + std::sqrt(ratio) / 3 + ratio / 9) - stall;
 }
 
-double daly_effective(const ClusterRun& run) {
-  const double mean = 1 / run.failures_per_second(), down = run.detection + run.restart;
-  return run.save_every / (mean * std::exp(down / mean) * std::expm1((run.save_every + run.save_stall) / mean));
-}
-
 double best_interval(const ClusterRun& run, int count) {
   constexpr int kSteps = 48;
   constexpr double kWidth = 8;  // search from 1/8 to 8 times the theoretical interval

@@ -49,8 +49,6 @@ ClusterMean simulate_many(const ClusterRun&, int count);
 double young_interval(const ClusterRun&);
 double daly_interval(const ClusterRun&);
 double best_interval(const ClusterRun&, int count);
-// Returns Daly's expected effective fraction [2006, eq. 20], with enough spares and saves that are durable at once.
-double daly_effective(const ClusterRun&);
 
 // Returns the min number of spare nodes with which the run loses at most `share` of the time, compared with unlimited
 // spares.

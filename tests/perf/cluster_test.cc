@@ -34,6 +34,12 @@ TEST(Cluster, WithoutFailuresOnlySavesTakeTime) {
   EXPECT_NEAR(t.effective(), 0.9, 1e-9);
 }
 
+// Daly's expected effective fraction [2006, eq. 20], with enough spares and saves that are durable at once.
+double daly_effective(const ClusterRun& run) {
+  const double mean = 1 / run.failures_per_second(), down = run.detection + run.restart;
+  return run.save_every / (mean * std::exp(down / mean) * std::expm1((run.save_every + run.save_stall) / mean));
+}
+
 TEST(Cluster, MeanMatchesDalysFormula) {
   for (const double every : {100.0, 1000.0, 4000.0}) {
     ClusterRun run = llama3();
