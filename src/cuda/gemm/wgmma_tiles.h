@@ -15,7 +15,6 @@ constexpr int kPair = 2;                 // blocks per cluster
 constexpr int kWarps = kConsumers / 32;  // warps that multiply and store
 constexpr int kWarpRows = 16;            // rows per panel
 constexpr int kPanels = 2;               // panels that a warp may be storing at once
-constexpr int kPanelBytes = kWarpRows * kRowBytes;
 
 // Operands of one step. An operand with K contiguous in memory has rows [rows, 64]; one with K across the rows has
 // panels [64 k, 64].

@@ -17,7 +17,6 @@ namespace emu {
 constexpr int kMaxDevices = 8;
 constexpr size_t kDeviceBytes = size_t{16} << 30;  // addresses, not memory: pages come when touched
 constexpr size_t kPinnedBytes = size_t{16} << 30;
-constexpr size_t kMaxSharedBytes = 232448;  // of one block, H100 and later: 227 KiB
 
 enum class ByteState : uint8_t { kFree = 0, kLive = 1, kInFlight = 2 };
 
