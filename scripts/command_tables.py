@@ -60,9 +60,10 @@ def items(lines):
 
 def row(name, meaning):
     flag, _, rest = name.partition(" ")
-    words = re.sub(r"(Needs|Excludes): (\S+)", "", rest)
+    words = re.sub(r"(Needs|Excludes):( --\S+)+", "", rest)
     default = re.search(r"=(\S+)$", words.replace("...", "").replace("REQUIRED", "").strip())
-    notes = [f"needs `{x}`" for x in re.findall(r"Needs: (\S+)", rest)]
+    needed = [sorted(x.split()) for x in re.findall(r"Needs:((?: --\S+)+)", rest)]  # the program's order varies
+    notes = [f"needs `{'`, `'.join(x)}`" for x in needed]
     notes += [f"not with `{x}`" for x in re.findall(r"Excludes: (\S+)", rest)]
     shown = "**required**" if "REQUIRED" in rest else f"`{default[1]}`" if default else ""
     text = "; ".join([meaning.replace("|", "\\|"), *notes])

@@ -349,7 +349,8 @@ void add_plan(Cli& cli) {
   verb.add_option("--nodes", args->many.nodes,
                   "number of machines; default: the fewest that divide the ranks, with up to 8 GPUs each")
       .check(in_range(1, 65536))
-      .needs("--ranks");
+      .needs("--ranks")
+      .needs("--gpu");
   verb.add_option("--link", args->many.link,
                   "GB/s per GPU and direction within a machine; default: from its data sheet")
       .check(in_range(0.001, 1e6))
@@ -357,18 +358,22 @@ void add_plan(Cli& cli) {
   verb.add_option("--network", args->many.network,
                   "GB/s per GPU and direction between machines; default: one network card per GPU")
       .check(in_range(0.001, 1e6))
-      .needs("--ranks");
+      .needs("--ranks")
+      .needs("--gpu");
   verb.add_option("--bandwidth-share", args->many.bandwidth_share,
                   "fraction of the bandwidths that collectives reach; default: 0.8")
       .check(in_range(0.001, 1.0))
-      .needs("--ranks");
+      .needs("--ranks")
+      .needs("--gpu");
   verb.add_option("--latency", args->many.latency, "latency of an empty collective in microseconds; default: 20")
       .check(in_range(0.0, 1e6))
-      .needs("--ranks");
+      .needs("--ranks")
+      .needs("--gpu");
   verb.add_option("--doubling-latency", args->many.doubling_latency,
                   "additional latency in microseconds per doubling of ranks; default: 5")
       .check(in_range(0.0, 1e6))
-      .needs("--ranks");
+      .needs("--ranks")
+      .needs("--gpu");
   verb.add_option("--assume", args->many.assume,
                   "override an assumption of the expected step, name=value, see docs/distributed.md (may repeat)")
       .one_value()

@@ -1,7 +1,6 @@
 #include "command/plan_here.h"
 
 #include <cstdio>
-#include <utility>
 
 #include "base/format.h"
 #include "command/machine.h"
@@ -36,14 +35,6 @@ Roofline measured_rates(const Config& c, const Backend& here) {
 void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
   if (many.ranks < 1)
     throw Error("plan --ranks 0: the table of ranks needs a described GPU; name one with --gpu", Exit::usage);
-  for (const auto& [flag, given] : {std::pair{"--nodes", many.nodes > 0},
-                                    {"--network", many.network > 0},
-                                    {"--bandwidth-share", many.bandwidth_share > 0},
-                                    {"--latency", many.latency >= 0},
-                                    {"--doubling-latency", many.doubling_latency >= 0}})
-    if (given)
-      throw Error(cat("plan ", flag, ": works only for a described GPU; name one with --gpu, or leave it out"),
-                  Exit::usage);
   Machine machine(alone(config), RankInfo{}, WithoutLibraries::use_cpu);
   const Backend here = machine.backend();
   if (!here.device.unified())

@@ -428,8 +428,10 @@ class PlanTest(SystemTest):
         self.assertEqual([s["gpu"] for s in steps], [None, None])
         self.assertGreater(steps[1]["parts_seconds"]["gradients_and_weights"], 0, "sent, and hidden by nothing")
         self.assertIn("2 ranks, each with 1 thread; measured: GEMMs ", self.run_program("plan", config, "--ranks", 2).out)
-        for flags in (("--ranks", 0), ("--ranks", 2, "--search"), ("--ranks", 2, "--nodes", 2)):
+        for flags in (("--ranks", 0), ("--ranks", 2, "--search")):
             self.assertIn("name one with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
+        done = self.run_program("plan", config, "--ranks", 2, "--nodes", 2, code=USAGE)
+        self.assertIn("--nodes requires --gpu", done.err)
 
     def test_published_step_times_are_compared(self):
         script = ROOT / "scripts" / "bench" / "plan" / "published.py"
