@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -116,6 +117,8 @@ void print_json(const Config& config, const Cluster& on, const SearchResult& fou
 
 void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
   const QuietLog quiet(config.log_level);
+  std::optional<AtomicFile> file;
+  if (!args.write.empty()) file.emplace(args.write);  // before the search, so that a wrong path fails at once
   const SearchResult found = search(config, on);
   if (found.possible.empty())
     throw Error(cat("plan --search: none of ", found.tried, " ways to run ", config.global_batch_size,
@@ -127,8 +130,9 @@ void print_search(const Config& config, const Cluster& on, const SearchArgs& arg
     print_json(config, on, found, args.price);
   else
     print_text(config, on, found, args.price);
-  if (args.write.empty()) return;
-  write_file(args.write, dump_resolved(configured_exactly_as(config, found.possible.front())));
+  if (!file) return;
+  file->out().write(dump_resolved(configured_exactly_as(config, found.possible.front())));
+  file->commit();
   if (!args.json)
     std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
                 args.write.c_str(), on.ranks, args.write.c_str());
