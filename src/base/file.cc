@@ -100,10 +100,14 @@ void sync_fd(const Fd& file, const std::string& path) {
   throw_io("creating", path, error);
 }
 
-// Refuses folders and devices: renaming a file over /dev/null or /dev/stdout would take it from the whole system.
+// Refuses missing parents, which the temporary file's error would name by its hidden name. Refuses folders and devices:
+// renaming a file over /dev/null or /dev/stdout would take it from the whole system.
 void require_replaceable(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return;  // creating the temporary file reports what is wrong
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno != ENOENT || stat(parent_dir(path).c_str(), &info) != 0) throw_io("creating", path, errno);
+    return;
+  }
   if (S_ISDIR(info.st_mode)) throw_io("creating", path, EISDIR);
   std::error_code error;
   const bool leads_to_proc =  // as /dev/stdout does

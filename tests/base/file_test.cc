@@ -178,13 +178,13 @@ TEST_F(File, ErrorsNamePathReasonAndRemedy) {
   EXPECT_ERROR(read_file(at("none"), 10), "opening", at("none"), "No such file", "check the path");
   EXPECT_ERROR(read_file(dir, 10), dir, "found a folder");
   write_file(at("file"), "x");
-  EXPECT_ERROR(write_file(at("file/below"), "x"), "creating", "file/", "Not a directory", "is a file, not a folder");
+  EXPECT_ERROR(write_file(at("file/below"), "x"), "creating", "file/below: Not a directory", "is a file, not a folder");
   EXPECT_ERROR(make_dirs(at("file/a/b")), at("file"), "Not a directory");
   EXPECT_ERROR(make_dirs(at("file")), at("file"), "Not a directory", "is a file, not a folder");
   EXPECT_ERROR(OutputFile(at("file")), at("file"), "File exists", "another name");
   EXPECT_ERROR(make_dirs("/proc/nothing"), "/proc/nothing");
   EXPECT_ERROR(write_file("/proc/self/athanor", "x"), "creating", "/proc/self/");
-  EXPECT_ERROR(write_file(at("none/x"), "x"), at("none/"), "No such file");
+  EXPECT_ERROR(write_file(at("none/x"), "x"), at("none/x: No such file"));
   EXPECT_ERROR(throw_io("writing", at("x"), ENOSPC, 12345), at("x"), "No space left", "12345 more bytes were needed",
                "bytes are free");
   EXPECT_ERROR(throw_io("writing", at("x"), EDQUOT, 5), "5 more bytes", "quota");
