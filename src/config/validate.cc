@@ -520,6 +520,11 @@ void validate_block(const Config& c) {
   require(m.norm_elementwise_affine || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
           " scales the gain of the last norm, which model.norm_elementwise_affine false removes; set that to true, or "
           "mup_base_width to 0");
+  require(
+      c.mup_base_width == 0 || (m.attention_gate_channels == 0 && m.value_gate_channels == 0 && m.smear_channels == 0),
+      "mup_base_width: ", c.mup_base_width, " has no rules for model.attention_gate_channels ",
+      m.attention_gate_channels, ", model.value_gate_channels ", m.value_gate_channels, " and model.smear_channels ",
+      m.smear_channels, ", gates that read as many inputs at every width; set these to 0, or mup_base_width to 0");
 }
 
 void validate_run(const Config& c) {

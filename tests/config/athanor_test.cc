@@ -162,6 +162,8 @@ TEST(Athanor, ConflictingKeysAreBothNamed) {
           {"qk_clip_threshold", "model.attn_logit_softcapping"});
   refused({"mup_base_width=32"}, {"mup_base_width", "model.initializer_ranges"});
   refused({"mup_base_width=32", "model.initializer_ranges=null"}, {"mup_base_width", "norm_elementwise_affine"});
+  refused({"mup_base_width=32", "model.initializer_ranges=null", "model.norm_elementwise_affine=true"},
+          {"mup_base_width", "model.attention_gate_channels", "model.value_gate_channels", "model.smear_channels"});
 }
 
 }  // namespace
