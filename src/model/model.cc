@@ -15,11 +15,13 @@ namespace {
 // full speed.
 constexpr int64_t kVocabMultiple = 64;
 
-// Returns the units of the final norm, if it has a gain, and of the head's weight, which may be the embedding's unit.
+// Returns the unit after the last block's, if the model has weights there, such as the final norm's gain, and the unit
+// of the head's weight, which may be the embedding's.
 std::vector<int> head_units(const Model& model) {
-  const int last = int(model.config().num_hidden_layers) + 1, head = model.params().spec(model.head()).unit;
+  const ParamStore& params = model.params();
+  const int last = int(model.config().num_hidden_layers) + 1, head = params.spec(model.head()).unit;
   std::vector<int> units{head};
-  if (head != last && last < int(model.params().units().size())) units.insert(units.begin(), last);
+  if (head != last && last < int(params.units().size()) && !params.is_added(last)) units.insert(units.begin(), last);
   return units;
 }
 

@@ -25,14 +25,13 @@ std::string common_name(const std::vector<ParamSpec>& specs) {
 // Returns the unit to prefetch while `unit` computes, or -1: `unit` + `step` if all units are gathered; else the next
 // unit in that direction that is in host memory, so that the compute of units on the GPU also hides its copy.
 int unit_to_prefetch(const ParamStore& params, int unit, int step) {
-  if (!params.has_host_units() || params.sharded()) return unit + step;
+  const bool gathers_all = !params.has_host_units() || params.sharded();
   const auto& units = params.units();
-  const auto is_added = [&](int u) {
-    return std::ranges::any_of(units, [&](const auto& v) { return v->next_together == u; });
-  };
-  for (int u = unit + step; u >= 0 && u < int(units.size()) && !is_added(u); u += step)
+  for (int u = unit + step; u >= 0 && u < int(units.size()) && !params.is_added(u); u += step) {
+    if (gathers_all) return u;
     for (int each = u; each >= 0; each = units[size_t(each)]->next_together)
       if (units[size_t(each)]->home != Mem::device) return u;
+  }
   return -1;
 }
 

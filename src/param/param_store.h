@@ -231,6 +231,7 @@ class ParamStore {
   // Makes every use of `unit` include unit `added`, which holds more parameters of the same layers: adapters, experts,
   // or parameters that are stored in another form.
   void use_together(int unit, int added);
+  bool is_added(int unit) const;               // true if another unit's uses include this one
   void read_two_of_four(Param, size_t slice);  // ParamSpec::two_of_four
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null if the layer has none

@@ -22,6 +22,10 @@ void ParamStore::use_together(int unit, int added) {
   units_[size_t(last)]->next_together = added;
 }
 
+bool ParamStore::is_added(int unit) const {
+  return std::ranges::any_of(units_, [&](const auto& each) { return each->next_together == unit; });
+}
+
 // A unit whose parameters all change their form is not split.
 void ParamStore::store_as(StoredAs form, const std::vector<Param>& params) {
   std::map<int, std::vector<int>> by_unit;

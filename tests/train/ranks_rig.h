@@ -37,6 +37,7 @@ inline ModelConfig tiny(ModelType type, bool tied, int64_t hidden = 16, int64_t 
 struct Setting {
   ModelType type = ModelType::llama;
   bool tied = false;
+  bool bare_end = false;  // athanor: no bias of the head and no skip connection to it
   const char* precision = "fp32";
   DType master = DType::f32;
   int replicas = 1, shards = 1, stage = 0;
@@ -138,6 +139,7 @@ inline ModelConfig tiny(const Setting& s) {
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
+  if (s.bare_end) m.lm_head_bias = false, m.skip_from.back() = -1, m.skip_lambdas.back() = 0;
   m.sliding_window = s.window;
   if (m.num_experts > 0) m.router_aux_loss_coef = s.balance;
   if (s.length != kLength) m.layer_types.clear();  // context-parallel ranks need one window
