@@ -126,7 +126,7 @@ std::vector<Field<Config>> schedule_fields() {
           "exponential = from schedule.lr_warmup_init to learning_rate by a constant factor per step, as in `athanor "
           "lr-find`"),
       number("schedule.lr_warmup_iters", &Config::lr_warmup_iters, at_least(0), notice, "steps",
-             "linear warm-up; with 1cycle the rising phase, 0 = 30 % of schedule.lr_decay_iters")
+             "linear warm-up; with 1cycle the rising phase, 0 = 30 % of schedule.lr_decay_iters, rounded up")
           .alias({"warmup_iters", "warmup_steps", "lr_warmup_steps"}),
       number("schedule.lr_warmup_init", &Config::lr_warmup_init, at_least(0), notice, "",
              "learning rate at the start of the warm-up")
