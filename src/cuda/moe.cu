@@ -561,7 +561,7 @@ void run(const DropChoices& op, void* scratch, cudaStream_t stream) {
 void run(const CountExperts& op, void*, cudaStream_t stream) {
   const int64_t slots = op.experts.numel();
   CHECK(slots < int64_t{1} << 31, op.kName, ": ", slots, " choices are beyond 32-bit indices");
-  const int experts = checked_columns(op.kName, op.counts);
+  const auto experts = static_cast<int>(op.counts.numel());
   const LaunchConfig one{dim3(1), dim3(kThreads), static_cast<size_t>(experts) * sizeof(int), stream};
   CUDA_CHECK(launch(count_rows<double>, one, data<double>(op.counts), data<int>(op.experts), static_cast<int>(slots),
                     experts));
@@ -569,7 +569,7 @@ void run(const CountExperts& op, void*, cudaStream_t stream) {
 
 void run(const ExpertLoads& op, void*, cudaStream_t stream) {
   CUDA_CHECK(launch(find_loads, {dim3(1), dim3(kThreads), 0, stream}, data<float>(op.loads), data<double>(op.running),
-                    data<double>(op.counts), checked_columns(op.kName, op.counts)));
+                    data<double>(op.counts), static_cast<int>(op.counts.numel())));
 }
 
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
