@@ -38,6 +38,7 @@ struct Setting {
   bool keep_quantized = true;
   DType gradients = DType::f32;
   int experts = 1;      // expert-parallel size: number of shards with different experts
+  double balance = 0;   // coefficient of the balance loss over the global batch
   int64_t offload = 0;  // elements per chunk of master weights and optimizer states in host memory; 0: kept in device
                         // memory
   RecomputeGranularity recompute = RecomputeGranularity::none;
@@ -64,6 +65,7 @@ ModelConfig model(const Setting& s) {
   if (s.type == ModelType::llama) m.num_key_value_heads = s.kv_heads;
   if (s.head_dim > 0) m.head_dim = s.head_dim;
   if (s.layers > 0) m.num_hidden_layers = s.layers;
+  m.router_aux_loss_coef = s.balance;
   return m;
 }
 
@@ -130,6 +132,7 @@ EngineOptions options(const Setting& s) {
   o.optimizer.groups = default_groups(s.rule);
   o.outer = s.outer;
   o.packed = s.packed;
+  o.aux_loss_scope = AuxLossScope::global_batch;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
   o.recompute.granularity = s.recompute;
@@ -385,10 +388,10 @@ TEST_F(NcclTraining, ContextParallelRanksMatchOneRank) {
 
 // Rows are sent to the ranks of their experts and back within captured graphs.
 TEST_F(NcclTraining, ExpertParallelRanksMatchOneRank) {
-  const Curve want = train({.type = ModelType::dots1, .length = 8}, 2);
+  const Curve want = train({.type = ModelType::dots1, .length = 8, .balance = 1}, 2);
   for (const auto& [replicas, shards, stage] : {std::tuple{1, 2, 1}, {2, 2, 0}, {1, 4, 3}}) {
     Setting s{.type = ModelType::dots1, .replicas = replicas, .shards = shards, .stage = stage, .length = 8};
-    s.experts = 2;
+    s.experts = 2, s.balance = 1;
     expect_same_run(want, s, 1e-5, 2);
   }
 }
