@@ -97,8 +97,8 @@ GroupedGemm grouped_gemm(Net n, const Routes& r, Grouped kind, Tensor d, Tensor 
 Buffer loads_of_step(Ctx& c, const Moe& layer, int number, const Routes& r) {
   if (!c.routing.running_counts) return {};
   const Buffer counts = c.alloc("moe.counts of micro-batch", DType::f64, {layer.experts});
-  c.run(CountExperts{.counts = counts.t, .experts = all_rows(c, r.experts).t});
-  if (c.mesh.data_parallel().size() > 1) c.all_reduce(c.mesh.data_parallel(), counts.t);
+  c.run(CountExperts{.counts = counts.t, .experts = r.experts.t});
+  if (c.mesh.weights().size() > 1) c.all_reduce(c.mesh.weights(), counts.t);  // each rank has tokens of its own
   Buffer loads = c.alloc("moe.loads", DType::f32, {layer.experts});
   c.run(ExpertLoads{.loads = loads.t,
                     .running = c.routing.running_counts.slice(number, number + 1).view({layer.experts}),
