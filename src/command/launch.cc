@@ -73,13 +73,9 @@ std::optional<int> look_at(Child& c) {
   return exit_code(status);
 }
 
-struct RanksEnd {
-  int code = 0;          // of the rank that failed first; "a peer was lost" only means that another rank failed
-  bool stopped = false;  // the launcher received a stop signal while ranks ran
-};
-
-// Waits for all ranks.
-RanksEnd await(std::vector<Child>& children, const sigset_t& signals) {
+// Waits for all ranks. The exit code is that of the rank that failed first; "a peer was lost" only means that another
+// rank failed.
+ChildEnd await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
   bool stopped = false;
   std::optional<Deadline> failed;  // time when the first rank failed
@@ -157,7 +153,7 @@ Exit launch(LaunchArgs args) {
   for (int restarts = 0;; ++restarts) {
     set_variable("TORCHELASTIC_RESTART_COUNT", cat(restarts));
     std::vector<Child> children = start_ranks(args);
-    const RanksEnd end = await(children, signals);
+    const ChildEnd end = await(children, signals);
     if (end.stopped || restarts == args.max_restarts || !may_succeed_again(end.code))
       return static_cast<Exit>(end.code);
     log::warn("launch: the ranks ended with code ", end.code, " and are started again (restart ", restarts + 1, " of ",
