@@ -59,8 +59,8 @@ constexpr int kMaxTokensAhead = 8;
 
 // How the router scores an expert: softmax over all experts, or the sigmoid of its own logit.
 enum class RouterScore : uint8_t { softmax, sigmoid };
-// Tokens whose choices of experts are counted together in the balance loss: those of a sequence, of a micro-batch, or
-// of the global batch.
+// The balance loss of a router counts how many tokens chose each expert: among the tokens of a sequence, of a
+// micro-batch, or of the global batch.
 enum class AuxLossScope : uint8_t { sequence, micro_batch, global_batch };
 
 // Drop probability of a block's branches: proportional to the block's index, or the same for all blocks.

@@ -15,8 +15,8 @@ namespace {
 // full speed.
 constexpr int64_t kVocabMultiple = 64;
 
-// Returns the unit after the last block's, if the model has weights there, such as the final norm's gain, and the unit
-// of the head's weight, which may be the embedding's.
+// Returns the unit that holds the head's weight (with tied embeddings the unit of the embedding) and before it, if the
+// model has weights after its last block, such as the final norm's gain, the unit that holds those.
 std::vector<int> head_units(const Model& model) {
   const ParamStore& params = model.params();
   const int last = int(model.config().num_hidden_layers) + 1, head = params.spec(model.head()).unit;

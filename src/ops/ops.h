@@ -41,7 +41,8 @@ namespace athanor {
   X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
   X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) X(FactoredMoments) X(ClipFactors) X(Momentum) \
   X(NormalizeMatrix) X(Combine) X(Orthogonalize) X(NormalizeNeurons) X(SplitMaster) X(JoinMaster) X(QkClip) X(Quantize) \
-  X(AmaxOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(DropChoices) X(CountExperts) X(ExpertLoads) X(RouteBwd) \
+  X(AmaxOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(DropChoices) X(RouteBwd) \
+  X(CountExperts) X(ExpertLoads) \
   X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) \
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \

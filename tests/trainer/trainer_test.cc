@@ -525,12 +525,11 @@ TEST_F(TrainerTest, RequeuedJobContinuesItsRestartedRun) {
   ASSERT_EQ(run(anew(2)), Exit::done);
   ASSERT_EQ(run(anew(3)), Exit::done);
   EXPECT_EQ(begun_at(), 0);
-  int64_t done = 3;
-  for (const char* count : {"SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"}) {
+  for (const auto& [count, done] : {std::pair{"SLURM_RESTART_COUNT", 3}, {"TORCHELASTIC_RESTART_COUNT", 4}}) {
     ::setenv(count, "1", 1);
     ASSERT_EQ(run(anew(done + 1)), Exit::done);
     ::unsetenv(count);
-    EXPECT_EQ(begun_at(), done++) << count;
+    EXPECT_EQ(begun_at(), done) << count;
   }
 }
 
