@@ -52,7 +52,8 @@ enum class PruneScope : uint8_t { layer, global };
 enum class PruneMethod : uint8_t { magnitude, srste };
 
 // Activation of feed-forward layers, named as in transformers.
-enum class Activation : uint8_t { gelu, silu, relu, relu2 };
+// gelu: the tanh form; gelu_erf: the exact form.
+enum class Activation : uint8_t { gelu, silu, relu, relu2, gelu_erf };
 
 // Multi-token prediction: maximum number of tokens after the next one that a position predicts.
 constexpr int kMaxTokensAhead = 8;

@@ -109,7 +109,18 @@ void require_finite(const char* what, double loss, const std::string& folder) {
                     "diverged, or overflow in this precision (try --set precision=fp32)"));
 }
 
+void report_images(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
+  json = {{"loss", r.loss}, {"accuracy", r.accuracy}, {"images", r.windows}, {"images_all", r.windows_all}};
+  if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
+  char line[256];
+  std::snprintf(line, sizeof line, "%s, accuracy %.4f, over %lld of %lld images\n",
+                loss_text(r.loss, r.loss_error).c_str(), r.accuracy, static_cast<long long>(r.windows),
+                static_cast<long long>(r.windows_all));
+  text += line;
+}
+
 void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& json, std::string& text) {
+  if (reads_images(config.model)) return report_images(r, json, text);
   const double bits = r.loss / std::log(2.0);
   json = {{"loss", r.loss},     {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits},
           {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};

@@ -129,15 +129,17 @@ Json write_ranges(const M& in) {
 std::vector<Field<ModelConfig>> block_fields() {
   return {
       choice<&M::hidden_act>("hidden_act", refused,
-                             "activation of feed-forward layers; fixed by the family except athanor")
-          .unset_is("gpt2: gelu_pytorch_tanh; others: silu"),
+                             "activation of feed-forward layers (gelu: the exact form); fixed by the family except "
+                             "athanor")
+          .unset_is("gpt2: gelu_pytorch_tanh; vit: gelu; others: silu"),
       option("gated_mlp", &M::gated_mlp, refused,
              "gated feed-forward layers, down(act(gate(x)) * up(x)), instead of down(act(up(x))); fixed by the family "
              "except athanor")
-          .unset_is("gpt2: false; others: true"),
+          .unset_is("gpt2, vit: false; others: true"),
       option("mlp_bias", &M::mlp_bias, refused, "bias in feed-forward layers; fixed by the family except athanor")
-          .unset_is("gpt2: true; others: false"),
-      option("lm_head_bias", &M::lm_head_bias, refused, "athanor: bias of the output head"),
+          .unset_is("gpt2, vit: true; others: false"),
+      option("lm_head_bias", &M::lm_head_bias, refused, "bias of the output head; fixed by the family except athanor")
+          .unset_is("vit: true; others: false"),
       option("norm_elementwise_affine", &M::norm_elementwise_affine, refused,
              "athanor: norms of the residual stream have a learned gain"),
       option("qk_norm_elementwise_affine", &M::qk_norm_elementwise_affine, refused,

@@ -6,12 +6,12 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",     "qwen2", "qwen3", "mistral",
-                                            "mixtral", "qwen3_moe", "olmoe", "dots1", "athanor"};
+constexpr std::string_view kModelTypes[] = {"gpt2",      "llama", "qwen2", "qwen3",   "mistral", "mixtral",
+                                            "qwen3_moe", "olmoe", "dots1", "athanor", "vit"};
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn", "proportional"};
 constexpr std::string_view kRouterScores[] = {"softmax", "sigmoid"};
 constexpr std::string_view kAuxLossScopes[] = {"sequence", "micro_batch", "global_batch"};
-constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu", "relu2"};
+constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu", "relu2", "gelu"};
 constexpr std::string_view kSublayerNorms[] = {"before", "after", "both"};
 constexpr std::string_view kLayerTypes[] = {"full_attention", "sliding_attention", "sparse_attention"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};

@@ -266,6 +266,8 @@ struct Config {
   double fim_spm_rate = 0.5;               // fraction of the reordered documents in the order suffix, prefix, middle
   std::optional<FimTokens> fim_tokens;
   FimLevel fim_level = FimLevel::token;
+  bool horizontal_flip = false;  // see Augmentation
+  int64_t crop_padding = 0;
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
@@ -310,6 +312,7 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 void validate(Config&);
 void validate_pipeline(Config&);  // the parts of validate() for the keys of one topic
 void validate_experts(const Config&);
+void validate_images(const Config&);
 void validate_one_bit(const Config&);
 void validate_offload(const Config&);
 void validate_packed(const Config&);

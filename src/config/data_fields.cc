@@ -157,6 +157,10 @@ std::vector<Field<Config>> data_fields() {
       choice<&Config::fim_level>("fim.level", refused,
                                  "where documents are cut: token = between tokens, character = between characters, as "
                                  "published, which needs the tokenizer next to train_data"),
+      option("images.horizontal_flip", &Config::horizontal_flip, notice,
+             "vit: mirror half of the training images, left to right"),
+      number("images.crop_padding", &Config::crop_padding, between(0, 1 << 14), notice, "pixels",
+             "vit: move training images by up to this many pixels, at random in both directions; the border is black"),
   };
 }
 

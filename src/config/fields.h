@@ -176,7 +176,7 @@ std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<DataStage>> data_stage_fields();
 std::vector<Field<AheadToken>> ahead_token_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
-std::vector<Field<ModelConfig>> model_fields();  // including block_fields()
+std::vector<Field<ModelConfig>> model_fields();  // including block_fields() and image_fields() (image_model.h)
 std::vector<Field<ModelConfig>> block_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "config/fields.h"
+#include "config/image_model.h"
 #include "config/require.h"
 
 namespace athanor {
@@ -23,10 +24,11 @@ template <class N>
 N count_parameters(const ModelConfig& m, int64_t experts) {
   const N vocab = N(m.vocab_size), hidden = N(m.hidden_size), ffn = N(m.intermediate_size);
   const N queries = N(m.num_attention_heads) * N(m.head_dim), keys = N(m.num_key_value_heads) * N(m.head_dim);
-  const bool gpt2 = m.model_type == ModelType::gpt2;
+  const bool vit = m.model_type == ModelType::vit, gpt2 = has_gpt2_block(m.model_type);
   N embeddings = vocab * hidden;
-  if (!m.tie_word_embeddings) embeddings += vocab * hidden;
+  if (!m.tie_word_embeddings && !vit) embeddings += vocab * hidden;
   if (gpt2) embeddings += N(m.max_position_embeddings) * hidden;
+  if (vit) embeddings += hidden * N(m.num_channels) * N(m.patch_size) * N(m.patch_size) + hidden + hidden;
   N block = hidden * (queries + keys + keys) + queries * hidden;
   if (m.attention_bias) block += queries + keys + keys;
   if (m.attention_bias && m.model_type == ModelType::athanor) block += hidden;
@@ -70,11 +72,12 @@ void validate_heads(const ModelConfig& m, std::string_view where) {
   require_key(m.num_attention_heads % m.num_key_value_heads == 0, where, "num_key_value_heads", "num_attention_heads ",
               m.num_attention_heads, " is not a multiple of ", m.num_key_value_heads);
   const bool whole = m.hidden_size % m.num_attention_heads == 0;
-  if (m.model_type == ModelType::gpt2) {
-    require_key(m.num_key_value_heads == m.num_attention_heads, where, "num_key_value_heads",
-                "gpt2 has as many as num_attention_heads, ", m.num_attention_heads, ", got ", m.num_key_value_heads);
-    require_key(whole && m.head_dim == m.hidden_size / m.num_attention_heads, where, "head_dim",
-                "gpt2 has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
+  if (has_gpt2_block(m.model_type)) {
+    const std::string_view family = name_of(m.model_type);
+    require_key(m.num_key_value_heads == m.num_attention_heads, where, "num_key_value_heads", family,
+                " has as many as num_attention_heads, ", m.num_attention_heads, ", got ", m.num_key_value_heads);
+    require_key(whole && m.head_dim == m.hidden_size / m.num_attention_heads, where, "head_dim", family,
+                " has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
                 ", got ", m.head_dim);
   } else {
     require_key(m.head_dim % 2 == 0, where, "head_dim", "rotary embeddings need an even number, got ", m.head_dim);
@@ -97,13 +100,14 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   fixed("attention_bias", m.attention_bias, family.attention_bias);
   fixed("qk_norm", m.qk_norm, family.qk_norm);
   const bool windows =
-      m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
+      !has_gpt2_block(m.model_type) && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
               m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1 and athanor have one");
-  if (m.model_type != ModelType::gpt2) return;
-  require_key(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings; leave it out");
-  require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling",
-              "gpt2 has no rotary embeddings; leave it out");
+  if (!has_gpt2_block(m.model_type)) return;
+  require_key(m.rope_theta == family.rope_theta, where, "rope_theta", name_of(m.model_type),
+              " has no rotary embeddings; leave it out");
+  require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", name_of(m.model_type),
+              " has no rotary embeddings; leave it out");
 }
 
 // Keys of experts that must keep these values in a family that lacks the feature.
@@ -304,12 +308,15 @@ std::string_view architecture(ModelType type) {
       return "Dots1ForCausalLM";
     case ModelType::athanor:
       return "AthanorForCausalLM";
+    case ModelType::vit:
+      return "ViTForImageClassification";
   }
   return "";
 }
 
 }  // namespace
 
+bool has_gpt2_block(ModelType type) { return type == ModelType::gpt2 || type == ModelType::vit; }
 bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 
 bool has_experts(ModelType type) {
@@ -325,11 +332,13 @@ int64_t shared_width(const ModelConfig& m) { return m.n_shared_experts * m.moe_i
 ModelConfig model_defaults(ModelType type) {
   ModelConfig m;
   m.model_type = type;
-  m.attention_bias = type == ModelType::gpt2 || type == ModelType::qwen2;
+  m.attention_bias = has_gpt2_block(type) || type == ModelType::qwen2;
   m.qk_norm =
       type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe || type == ModelType::dots1;
   m.norm_topk_prob = type == ModelType::mixtral;
-  if (type == ModelType::gpt2) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
+  if (has_gpt2_block(type)) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
+  if (type == ModelType::vit)
+    m.hidden_act = Activation::gelu_erf, m.lm_head_bias = true, m.norm_eps = 1e-12, m.num_channels = 3;
   if (type == ModelType::dots1) m.scoring_func = RouterScore::sigmoid;
   // defaults of transformers
   if (has_experts(type) && !has_router_bias(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
@@ -342,7 +351,7 @@ void complete(ModelConfig& m) {
   if (m.head_dim == 0 && m.num_attention_heads > 0 && m.hidden_size % m.num_attention_heads == 0) {
     m.head_dim = m.hidden_size / m.num_attention_heads;
   }
-  if (m.intermediate_size == 0 && m.model_type == ModelType::gpt2) m.intermediate_size = 4 * m.hidden_size;
+  if (m.intermediate_size == 0 && has_gpt2_block(m.model_type)) m.intermediate_size = 4 * m.hidden_size;
   for (auto* lambdas :
        {&m.resid_lambdas, &m.x0_lambdas, &m.value_embedding_lambdas, &m.value_residual_lambdas, &m.value_lambdas})
     if (lambdas->size() == 1 && m.num_hidden_layers > 0 && m.num_hidden_layers < kMaxListedLayers)
@@ -378,6 +387,7 @@ void validate(const ModelConfig& m, std::string_view where) {
   validate_experts(m, where);
   validate_scaling(m, where);
   validate_options(m, where);
+  validate_images(m, where);
   require_key(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
   require_key(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
               m.vocab_size);
@@ -414,6 +424,8 @@ std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const 
   out.set("vocab_size", Json::of(m.vocab_size));
   if (m.model_type == ModelType::gpt2) {
     add_gpt2_keys(m, out);
+  } else if (m.model_type == ModelType::vit) {
+    add_vit_keys(m, out);
   } else {
     add_llama_keys(m, out);
   }

@@ -13,7 +13,8 @@
 namespace athanor {
 
 // athanor: Llama's block with every option open; a family of this program only.
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
+// vit: a vision transformer, which classifies images; all others are language models.
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor, vit };
 enum class RopeType { none, linear, llama3, yarn, proportional };
 // Tensors that a sublayer (attention or MLP) normalizes: its input, its output before the residual addition, or both.
 enum class SublayerNorm { before, after, both };
@@ -42,14 +43,14 @@ double attention_factor(const RopeScaling&);
 
 struct ModelConfig {
   ModelType model_type = ModelType::gpt2;
-  int64_t vocab_size = 0;               // V
+  int64_t vocab_size = 0;               // V; vit: number of classes
   int64_t hidden_size = 0;              // C
   int64_t num_hidden_layers = 0;        // L
   int64_t num_attention_heads = 0;      // H
   int64_t num_key_value_heads = 0;      // K; 0 = unset; complete() sets it to H
   int64_t head_dim = 0;                 // D; 0 = unset; complete() sets it to C / H
   int64_t intermediate_size = 0;        // F; 0 = unset; complete() sets it to 4 C, gpt2 only
-  int64_t max_position_embeddings = 0;  // longest sequence; rows of gpt2's position table
+  int64_t max_position_embeddings = 0;  // longest sequence; rows of gpt2's position table; vit: 1 + patches of an image
   double norm_eps = 1e-5;               // rms_norm_eps or layer_norm_epsilon
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
@@ -109,7 +110,11 @@ struct ModelConfig {
   // Standard deviations of initial weights by patterns of tensor names in files, overriding initializer_range; 0:
   // zeros.
   std::vector<std::pair<std::string, double>> initializer_ranges;
-  double mup_width = 1;       // hidden_size / Config::mup_base_width; initial weights depend on it
+  double mup_width = 1;  // hidden_size / Config::mup_base_width; initial weights depend on it
+  // vit: images [num_channels, image_size, image_size] in square patches; for each channel a mean and a standard
+  // deviation of pixels between 0 and 1 (empty: 0.5)
+  int64_t image_size = 0, patch_size = 0, num_channels = 0;
+  std::vector<double> image_mean, image_std;
   int64_t bos_token_id = -1;  // -1 = none
   int64_t eos_token_id = -1;  // -1 = none
 };
@@ -128,6 +133,10 @@ bool adds_first_values(const ModelConfig&, int64_t layer);
 // First option that the shape uses and that only model_type athanor has, with its value; empty: none.
 std::string option_of_athanor(const ModelConfig&);
 
+// True if the model classifies images; else it is a language model.
+inline bool reads_images(const ModelConfig& m) { return m.model_type == ModelType::vit; }
+// True if blocks are those of GPT-2: LayerNorm, an MLP without a gate, biases everywhere, positions from a table.
+bool has_gpt2_block(ModelType);
 bool norms_all_heads(ModelType);  // qk_norm normalizes all heads together
 // True if the family can have experts; and if this layer has them.
 bool has_experts(ModelType);
@@ -150,6 +159,9 @@ void validate_options(const ModelConfig&, std::string_view where);
 int64_t parameter_count(const ModelConfig&);
 // Number of parameters that one token uses: only the chosen experts count.
 int64_t active_parameter_count(const ModelConfig&);
+
+// preprocessor_config.json of a vit, for transformers.
+std::string image_processor_json(const ModelConfig&);
 
 // A config.json that transformers 4 and 5 can open. torch_dtype: "float32", "bfloat16" or "float16".
 // quantization: JSON object for "quantization_config"; empty: none.

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
+#include "config/image_model.h"
 
 namespace athanor {
 namespace {
@@ -126,7 +127,8 @@ Json scaling_schema() {
 std::vector<Field<ModelConfig>> model_fields() {
   std::vector<Field<M>> fields = {
       choice<&M::model_type>("model_type", refused, "model family").required(),
-      number("vocab_size", &M::vocab_size, between(1, kMaxTokenId), refused, "", "rows of the token embedding")
+      number("vocab_size", &M::vocab_size, between(1, kMaxTokenId), refused, "",
+             "rows of the token embedding; vit: number of classes, also num_labels")
           .required(),
       number("hidden_size", &M::hidden_size, between(1, 1 << 20), refused, "", "width of the residual stream")
           .synonym({"n_embd"})
@@ -148,14 +150,14 @@ std::vector<Field<ModelConfig>> model_fields() {
              "width of the feed-forward layer")
           .or_word("null", 0)
           .synonym({"n_inner"})
-          .unset_is("gpt2: 4 hidden_size; others: required"),
+          .unset_is("gpt2, vit: 4 hidden_size; others: required"),
       number("max_position_embeddings", &M::max_position_embeddings, between(1, kMaxTokenId), refused, "tokens",
-             "longest sequence")
+             "longest sequence; vit: 1 + patches of an image, by default")
           .synonym({"n_positions"})
           .required(),
       number("norm_eps", &M::norm_eps, Range{.low = 0, .high = 1, .open_low = true, .open_high = true}, refused, "",
              "epsilon added to the mean square in every norm")
-          .synonym({"rms_norm_eps", "layer_norm_epsilon"}),
+          .synonym({"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"}),
       number("rope_theta", &M::rope_theta, above(1), refused, "", "base of the RoPE frequencies"),
       custom("rope_scaling", Custom<M>{read_scaling, write_scaling, scaling_schema, "object or null"}, refused,
              "RoPE scaling for longer contexts; also accepted as rope_parameters")
@@ -167,7 +169,7 @@ std::vector<Field<ModelConfig>> model_fields() {
       option("attention_bias", &M::attention_bias, refused,
              "bias of the Q, K and V projections (athanor: also of the output projection); fixed by the family except "
              "athanor")
-          .unset_is("gpt2, qwen2: true"),
+          .unset_is("gpt2, qwen2, vit: true"),
       option("qk_norm", &M::qk_norm, refused,
              "RMSNorm of Q and K per head (olmoe: over all heads together); fixed by the family except athanor")
           .unset_is("qwen3, qwen3_moe, olmoe, dots1: true"),
@@ -228,8 +230,8 @@ std::vector<Field<ModelConfig>> model_fields() {
              "end-of-text token; null or -1 = none")
           .or_word("null", -1),
   };
-  const std::vector<Field<M>> blocks = block_fields();
-  fields.insert(fields.end(), blocks.begin(), blocks.end());
+  for (const std::vector<Field<M>>& more : {block_fields(), image_fields()})
+    fields.insert(fields.end(), more.begin(), more.end());
   return fields;
 }
 
@@ -299,6 +301,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   if (const Json* type = own.find("model_type")) {
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
+  if (m.model_type == ModelType::vit) adopt_image_keys(own);
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);

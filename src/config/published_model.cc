@@ -38,6 +38,9 @@ constexpr std::string_view kWritten[] = {"_name_or_path",
                                          "output_past",
                                          "gradient_checkpointing",
                                          "output_router_logits",
+                                         "encoder_stride",
+                                         "pooler_output_size",
+                                         "pooler_act",
                                          "_attn_implementation_autoset"};
 
 // Keys of published files that only other programs read: skipped with one notice.
@@ -68,7 +71,8 @@ struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
   Of family = Of::all;
   bool applies_to(ModelType type) const {
-    if (family == Of::others && type == ModelType::athanor) return false;  // these keys are options of athanor
+    if (family == Of::others && (type == ModelType::athanor || type == ModelType::vit))
+      return false;  // these keys are options of athanor, and of vit, whose values validate() checks
     return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
   }
 };
@@ -78,6 +82,9 @@ constexpr OnlyValues kOnly[] = {
     {"resid_pdrop", "0", "dropout is not supported"},
     {"attention_dropout", "0", "dropout is not supported"},
     {"hidden_dropout", "0", "dropout is not supported"},
+    {"hidden_dropout_prob", "0", "dropout is not supported"},
+    {"attention_probs_dropout_prob", "0", "dropout is not supported"},
+    {"qkv_bias", "true", "vit has biases in all layers"},
     {"decoder_sparse_step", "1", "all layers have experts"},
     {"mlp_only_layers", "[] null", "all layers have experts"},
     {"moe_layer_freq", "1", "all layers have experts, but the first_k_dense_replace first ones"},
@@ -87,9 +94,9 @@ constexpr OnlyValues kOnly[] = {
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
-    {"activation_function", "\"silu\"", "all families but gpt2 and athanor have SwiGLU", Of::others},
-    {"hidden_act", "\"silu\"", "all families but gpt2 and athanor have SwiGLU", Of::others},
-    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's and athanor's", Of::others},
+    {"activation_function", "\"silu\"", "all families but gpt2, vit and athanor have SwiGLU", Of::others},
+    {"hidden_act", "\"silu\"", "all families but gpt2, vit and athanor have SwiGLU", Of::others},
+    {"mlp_bias", "false", "feed-forward layers have no bias, but those of gpt2, vit and athanor", Of::others},
     {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
     {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
@@ -231,6 +238,13 @@ constexpr PublishedDefault kDefaults[] = {
     {dots1, "num_key_value_heads", "32"},
     {dots1, "max_position_embeddings", "2048"},
     {dots1, "norm_eps", "1e-06"},
+    {vit, "hidden_size", "768"},
+    {vit, "intermediate_size", "3072"},
+    {vit, "num_hidden_layers", "12"},
+    {vit, "num_attention_heads", "12"},
+    {vit, "norm_eps", "1e-12"},
+    {vit, "image_size", "224"},
+    {vit, "patch_size", "16"},
 };
 constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults if the switch is true
 

@@ -32,6 +32,7 @@ std::span<const Section> config_sections() {
        "Copies of the model train apart and are averaged after a number of steps."},
       {"documents", "Documents", "How documents fill sequences, and what their tokens see."},
       {"fim", "Fill-in-the-middle", "Documents are reordered so that their middle is predicted last."},
+      {"images", "Images", "Random changes of the images that a model of model_type vit trains on."},
       {"distillation", "Distillation", "A run also learns the distribution of a teacher over the next token."},
       {"pruning", "Pruning", "Weights are set to zero in training."},
       {"lora", "Low-rank adapters", "LoRA, rsLoRA, DoRA and QLoRA: small trained matrices next to frozen weights."},

@@ -588,6 +588,7 @@ void validate(Config& c) {
   validate_adapters(c);
   validate_distillation(c);
   validate_data(c);
+  validate_images(c);
   validate_run(c);
 }
 

@@ -58,6 +58,7 @@ const char* gguf_architecture(ModelType type) {
     case ModelType::dots1:
       return "dots1";
     case ModelType::athanor:  // not supported by export
+    case ModelType::vit:
       break;
   }
   return "";

@@ -57,6 +57,7 @@ class CpuOps final : public Ops {
   size_t scratch(const GatedSumBwd&) const override;
   // embedding.cc
   void run(const EmbeddingFwd&, void* scratch) override;
+  void run(const Patchify&, void* scratch) override;
   void run(const EmbeddingBwd&, void* scratch) override;
   void run(const GatherRows&, void* scratch) override;
   void run(const ScatterRows&, void* scratch) override;

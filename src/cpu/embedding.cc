@@ -1,4 +1,5 @@
-// Embedding look-up and its gradient; row moves by index. Every index is checked before anything is read or written.
+// Embedding look-up and its gradient; patches of images; row moves by index. Every index is checked before anything is
+// read or written.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -158,6 +159,28 @@ void CpuOps::run(const EmbeddingBwd& op, void*) {
       if (in_part[i] >= 0) tokens.push_back(in_part[i]), from.push_back(int32_t(i));
     add({dy, dwte, nullptr, tokens.data(), nullptr, from.data(), int64_t(from.size()), cols});
     if (dwpe) add({dy, dwpe, nullptr, positions, nullptr, nullptr, rows, cols});
+  });
+}
+
+void CpuOps::run(const Patchify& op, void*) {
+  const int64_t columns = op.shape.columns(), rows = 1 + op.shape.patches();
+  by_float(op.y.dtype, [&]<class T>() {
+    T* y = flat<T>(op.y);
+    pool_.parallel_ranges(op.y.rows(), row_grain(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        T* row = y + i * columns;
+        if (i % rows == 0) {
+          std::fill_n(row, columns, from_float<T>(0.0f));
+          continue;
+        }
+        const uint8_t* image = op.pixels.as<uint8_t>() + i / rows * op.shape.pixels();
+        for (int64_t c = 0; c < columns; ++c) {
+          const auto channel = size_t(op.shape.channel(c));
+          const auto pixel = float(image[op.shape.pixel(i % rows - 1, c)]);
+          row[c] = from_float<T>(op.scale[channel] * pixel + op.shift[channel]);
+        }
+      }
+    });
   });
 }
 

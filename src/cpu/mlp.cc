@@ -88,12 +88,41 @@ ATHANOR_INLINE Vec<L> is_positive(const Vec<L>& x) {
   return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] > 0.0f ? one : zero; });
 }
 
+// Probability that a standard normal number is below x, relative error below 5e-7; bell: exp(-x^2 / 2). The tail beyond
+// |x| is bell t p(t), with t = 1 / (1 + 0.425 |x|) and p the polynomial of degree 9 with the smallest maximum error.
+template <int L>
+ATHANOR_INLINE simd::Float<L> normal_below(const simd::Float<L>& x, const simd::Float<L>& bell) {
+  const simd::Float<L> negative = -1.0f * x, size = x > negative ? x : negative, t = 1.0f / (0.425f * size + 1.0f);
+  simd::Float<L> p = t * 0x1.541694p-5f - 0x1.9ec454p-3f;
+  p = p * t + 0x1.7f895p-2f;
+  p = p * t - 0x1.1eb2cep-2f;
+  p = p * t + 0x1.5baebp-6f;
+  p = p * t - 0x1.846ffep-7f;
+  p = p * t + 0x1.440612p-4f;
+  p = p * t + 0x1.1c651cp-3f;
+  p = p * t + 0x1.5b3d6ep-3f;
+  p = p * t + 0x1.5b3d48p-3f;
+  const simd::Float<L> tail = bell * t * p;
+  return x > 0.0f ? 1.0f - tail : tail;
+}
+
+template <int L>
+ATHANOR_INLINE Point<L> gelu_erf(const Vec<L>& x) {
+  constexpr float kDensityAt0 = 0.3989422804f;  // 1 / sqrt(2 pi)
+  const Vec<L> bell = simd::exp_nonpositive(-0.5f * x * x);
+  const Vec<L> below =
+      simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return normal_below<L>(x.part[i], bell.part[i]); });
+  return {x * below, below + x * bell * kDensityAt0};
+}
+
 template <Activation F, int L>
 ATHANOR_INLINE Point<L> activate(const Vec<L>& x) {
   if constexpr (F == Activation::gelu) {
     const Vec<L> x2 = x * x;
     const Logistic<L> s = logistic(x * (kGelu1 + kGelu3 * x2));
     return {x * s.of, s.of + x * s.of * s.of_minus * (kGelu1 + 3 * kGelu3 * x2)};
+  } else if constexpr (F == Activation::gelu_erf) {
+    return gelu_erf(x);
   } else if constexpr (F == Activation::silu) {
     const Logistic<L> s = logistic(x);
     return {x * s.of, s.of * (1.0f + x * s.of_minus)};
@@ -148,6 +177,8 @@ void by_activation(Activation f, Run run) {
       return run.template operator()<Activation::relu>();
     case Activation::relu2:
       return run.template operator()<Activation::relu2>();
+    case Activation::gelu_erf:
+      return run.template operator()<Activation::gelu_erf>();
   }
 }
 

@@ -29,6 +29,9 @@ __device__ __forceinline__ Point activate(float x) {
     const float s = sigmoid(kTwiceInner * x * (1.f + kCubic * x * x));
     const float bounded = fminf(fmaxf(x, -64.f), 64.f);
     return {x * s, s + s * (1.f - s) * kTwiceInner * bounded * (1.f + 3.f * kCubic * bounded * bounded)};
+  } else if constexpr (F == Activation::gelu_erf) {
+    const float below = 0.5f * erfcf(-0.70710678f * x);
+    return {x * below, below + x * 0.39894228f * expf(-0.5f * x * x)};  // slope: the density times x is added
   } else if constexpr (F == Activation::silu) {
     const float s = sigmoid(x);
     return {x * s, s * (1.f + x * (1.f - s))};
@@ -234,6 +237,8 @@ void by_activation(Activation f, Run run) {
       return run.template operator()<Activation::relu>();
     case Activation::relu2:
       return run.template operator()<Activation::relu2>();
+    case Activation::gelu_erf:
+      return run.template operator()<Activation::gelu_erf>();
   }
 }
 

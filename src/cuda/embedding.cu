@@ -1,4 +1,4 @@
-// Embedding look-up and its gradient; gather and scatter of rows by index.
+// Embedding look-up and its gradient; patches of images; gather and scatter of rows by index.
 // Layout: flat packs of 16 bytes where rows allow them. Forward, gather and scatter are memory bound: each row is read
 // and written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a
 // token that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many
@@ -90,6 +90,34 @@ void move(const Move& m, cudaStream_t stream) {
   if (fits(4)) return launch_move<uint32_t>(m, stream);
   if (fits(2)) return launch_move<uint16_t>(m, stream);
   launch_move<uint8_t>(m, stream);
+}
+
+// ---- patches of images
+
+template <class T>
+struct Patches {
+  T* y;
+  const uint8_t* pixels;
+  PatchShape shape;
+  int64_t rows, elements;  // rows: 1 + patches of an image
+  float scale[PatchShape::kMaxChannels], shift[PatchShape::kMaxChannels];
+};
+
+// One element per thread. Unverified: no GPU has run it.
+template <class T>
+__global__ void __launch_bounds__(kFlatThreads) cut_patches(Patches<T> a) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
+  if (at >= a.elements) return;
+  const int64_t row = at / a.shape.columns(), column = at % a.shape.columns();
+  const int64_t image = row / a.rows, patch = row % a.rows - 1;
+  float value = 0.f;
+  if (patch >= 0) {
+    const int64_t channel = a.shape.channel(column), size = a.shape.channels * a.shape.height * a.shape.width;
+    value =
+        a.scale[channel] * static_cast<float>(a.pixels[image * size + a.shape.pixel(patch, column)]) + a.shift[channel];
+  }
+  a.y[at] = from_float<T>(value);
 }
 
 // ---- token and position
@@ -278,6 +306,23 @@ void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, const V
 
 void run(const GatherRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, false}, stream); }
 void run(const ScatterRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, true}, stream); }
+
+void run(const Patchify& op, void*, cudaStream_t stream) {
+  if (op.y.numel() == 0) return;
+  by_type(op.y.dtype, [&]<class T>() {
+    Patches<T> a{.y = data<T>(op.y),
+                 .pixels = data<uint8_t>(op.pixels),
+                 .shape = op.shape,
+                 .rows = 1 + op.shape.patches(),
+                 .elements = op.y.numel(),
+                 .scale = {},
+                 .shift = {}};
+    std::ranges::copy(op.scale, a.scale);
+    std::ranges::copy(op.shift, a.shift);
+    const dim3 blocks(grid_size(div_ceil<int64_t>(a.elements, kFlatThreads)));
+    CUDA_CHECK(launch(cut_patches<T>, LaunchConfig{blocks, dim3(kFlatThreads), 0, stream}, a));
+  });
+}
 
 void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.y.numel(), columns = op.y.cols();

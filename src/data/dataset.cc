@@ -46,7 +46,30 @@ void add_ends(Xxh3& hash, const StableFile& file) {
 
 }  // namespace
 
-Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size) {
+Dataset::Source Dataset::open_image_source(const ShardSource& source) const {
+  Source opened{.path_glob = source.path_glob, .shards = {}, .first_window = {0}, .doubt = ""};
+  for (const std::string& path : expand_glob(source.path_glob)) {
+    TokenFile shard = TokenFile::open_images(path);
+    const ImageFormat &found = *shard.layout().images, &wanted = *images_;
+    if (found.channels != wanted.channels || found.height != wanted.height || found.width != wanted.width)
+      throw Error(cat(path, ": images of ", found.channels, " x ", found.height, " x ", found.width,
+                      " (channels, height, width); the model reads ", wanted.channels, " x ", wanted.height, " x ",
+                      wanted.width, ": change model.num_channels and model.image_size, or make the shard again"),
+                  Exit::usage);
+    if (found.classes > wanted.classes)
+      throw Error(cat(path, ": ", found.classes, " classes; the model has ", wanted.classes,
+                      ": raise model.vocab_size (num_labels)"),
+                  Exit::usage);
+    opened.first_window.push_back(opened.windows() + shard.count() / found.record_bytes());
+    opened.shards.push_back(std::move(shard));
+  }
+  if (opened.windows() == 0)
+    throw Error(cat("data \"", source.path_glob, "\": its ", opened.shards.size(), " shard(s) have no image"),
+                Exit::usage);
+  return opened;
+}
+
+Dataset::Source Dataset::open_source(const ShardSource& source, int64_t vocab_size) const {
   Source opened{.path_glob = source.path_glob, .shards = {}, .first_window = {0}, .doubt = ""};
   int64_t tokens = 0;
   for (const std::string& path : expand_glob(source.path_glob)) {
@@ -54,14 +77,14 @@ Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_leng
     const std::string doubt = check_ends(shard);
     if (!doubt.empty() && opened.doubt.empty()) opened.doubt = cat(path, ": ", doubt);
     tokens += shard.count();
-    const int64_t windows = std::max<int64_t>(0, shard.count() - 1) / seq_length;
+    const int64_t windows = std::max<int64_t>(0, shard.count() - 1) / seq_length_;
     opened.short_shards += windows == 0;
-    opened.unread += windows == 0 ? shard.count() : shard.count() - 1 - windows * seq_length;
+    opened.unread += windows == 0 ? shard.count() : shard.count() - 1 - windows * seq_length_;
     opened.first_window.push_back(opened.windows() + windows);
     opened.shards.push_back(std::move(shard));
   }
   if (opened.windows() == 0)
-    throw Error(cat("data \"", source.path_glob, "\": expected a shard of at least ", seq_length + 1,
+    throw Error(cat("data \"", source.path_glob, "\": expected a shard of at least ", seq_length_ + 1,
                     " tokens (seq_length + 1), found ", tokens, " tokens in ", opened.shards.size(),
                     " shard(s): shorten seq_length or give more data"),
                 Exit::usage);
@@ -105,6 +128,16 @@ std::string Dataset::first_shared_shard(const Dataset& other) const {
 
 Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
                       const std::vector<MixtureStage>& stages) {
+  return open(sources, seq_length, vocab_size, stages, {});
+}
+
+Dataset Dataset::open_images(const std::vector<ShardSource>& sources, int64_t seq_length, const ImageFormat& images,
+                             const std::vector<MixtureStage>& stages) {
+  return open(sources, seq_length, 0, stages, images);
+}
+
+Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
+                      const std::vector<MixtureStage>& stages, const std::optional<ImageFormat>& images) {
   if (sources.empty()) throw Error("data: expected at least one source, got none", Exit::usage);
   if (seq_length < 1 || seq_length > kMaxSeqLength)
     throw Error(cat("data: expected seq_length of 1 to ", kMaxSeqLength, ", got ", seq_length), Exit::usage);
@@ -115,9 +148,10 @@ Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_lengt
     if (std::ranges::all_of(all, [&](const MixtureStage& stage) { return stage.weights[i] == 0; }))
       throw Error(cat("data \"", sources[i].path_glob, "\": its weight is 0; leave it out"), Exit::usage);
   Dataset dataset(seq_length, Mixture(all));
+  dataset.images_ = images;
   raise_file_limit();  // one descriptor per shard stays open; open() reports a limit that is still too low
   for (const ShardSource& s : sources) {
-    dataset.sources_.push_back(open_source(s, seq_length, vocab_size));
+    dataset.sources_.push_back(images ? dataset.open_image_source(s) : dataset.open_source(s, vocab_size));
     for (const TokenFile& shard : dataset.sources_.back().shards) dataset.tokens_ += shard.count();
   }
   dataset.count_windows();
@@ -179,7 +213,8 @@ Sample Dataset::at(int64_t index, int64_t window) const {
   CHECK(!source.packed, "windows of a packed source");
   const auto after = std::upper_bound(source.first_window.begin(), source.first_window.end(), window);
   const int64_t shard = after - source.first_window.begin() - 1;
-  return {index, 0, window, shard, (window - source.first_window[size_t(shard)]) * seq_length_};
+  const int64_t step = images_ ? source.shards[size_t(shard)].layout().images->record_bytes() : seq_length_;
+  return {index, 0, window, shard, (window - source.first_window[size_t(shard)]) * step};
 }
 
 void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const {
@@ -227,6 +262,15 @@ Window Dataset::read_window(const Source& source, const Sample& at, const Packin
 
 int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
   CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
+  if (images_) {
+    const TokenFile& shard = sources_[size_t(at.source)].shards[size_t(at.shard)];
+    const ImageFormat& format = *shard.layout().images;
+    std::ranges::fill(row.tokens, 0);
+    std::ranges::fill(row.targets, -1);
+    row.tokens.front() = 1;
+    row.targets.front() = int32_t(read_image(shard.file(), format, at.token / format.record_bytes(), row.pixels));
+    return 0;
+  }
   Window window = read_window(sources_[size_t(at.source)], at, options);
   if (fim_.rate > 0) fill_in_the_middle(window, fim_, {at.order.seed, at.source, at.epoch, at.window});
   return athanor::pack(window, options, row);
@@ -308,8 +352,11 @@ std::string Dataset::describe() const {
     int64_t tokens = 0;
     for (const TokenFile& shard : s.shards) tokens += shard.count();
     out << (i ? "\n" : "") << s.path_glob << ": " << s.shards.size() << " shard(s), "
-        << s.shards.front().layout().format << ", " << tokens << " tokens, " << s.windows()
-        << (s.packed ? " rows of " : " windows of ") << seq_length_;
+        << s.shards.front().layout().format << ", ";
+    if (images_)
+      out << s.windows() << " images";
+    else
+      out << tokens << " tokens, " << s.windows() << (s.packed ? " rows of " : " windows of ") << seq_length_;
     if (s.packed) out << ", " << s.packed->counts();
     if (std::any_of(s.shards.begin(), s.shards.end(),
                     [](const TokenFile& shard) { return shard.layout().mask.has_value(); }))

@@ -41,6 +41,10 @@ class Dataset {
   // stages: weights of the sources that apply from a sample number on, in order.
   static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
                       const std::vector<MixtureStage>& stages = {});
+  // Opens shards of images of this size, of at most `classes` classes: a window is an image. Row 0 of a sample is the
+  // class token (token 1) with the label as its target; the other rows of seq_length are patches (token 0, no target).
+  static Dataset open_images(const std::vector<ShardSource>& sources, int64_t seq_length, const ImageFormat& images,
+                             const std::vector<MixtureStage>& stages = {});
 
   // After this call, documents are reordered for fill-in-the-middle (data/fill_in_the_middle.h).
   void reorder(const FillInTheMiddle& fim);
@@ -53,7 +57,8 @@ class Dataset {
   int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
   double share(int64_t source) const;  // fraction of the samples, in the first stage
   const Mixture& mixture() const { return mixture_; }
-  int64_t tokens() const { return tokens_; }  // tokens of all shards
+  int64_t tokens() const { return tokens_; }  // tokens of all shards; of images: bytes
+  const std::optional<ImageFormat>& images() const { return images_; }
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;
@@ -95,7 +100,10 @@ class Dataset {
   };
 
   Dataset(int64_t seq_length, Mixture mixture) : seq_length_(seq_length), mixture_(std::move(mixture)) {}
-  static Source open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size);
+  static Dataset open(const std::vector<ShardSource>&, int64_t seq_length, int64_t vocab_size,
+                      const std::vector<MixtureStage>&, const std::optional<ImageFormat>&);
+  Source open_source(const ShardSource& source, int64_t vocab_size) const;
+  Source open_image_source(const ShardSource& source) const;
   static void require_targets(const Source&);
   std::vector<std::string> compute_fingerprints() const;
   Window read_window(const Source&, const Sample&, const PackingOptions&) const;
@@ -106,6 +114,7 @@ class Dataset {
   Mixture mixture_;
   RowPacking packing_ = {};
   FillInTheMiddle fim_ = {};
+  std::optional<ImageFormat> images_ = {};
   std::vector<Source> sources_;
   std::vector<std::string> fingerprints_;  // [stages]: hash over all stages up to this one
   std::string description_;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "data/token_format.h"
 
 namespace athanor {
 
@@ -16,6 +17,38 @@ void require_valid(const ImageFormat& f, const std::string& path) {
   require("channels", f.channels, kMaxChannels);
   require("rows of pixels", f.height, kMaxImageSide);
   require("columns of pixels", f.width, kMaxImageSide);
+}
+
+TokenLayout read_images(const Probe& probe) {
+  const std::string& path = probe.path();
+  probe.require_dtype(TokenType::u8);
+  if (probe.file.bytes() < kImageHeaderBytes)
+    throw Error(cat(path, ": truncated: the header of a shard of images has ", kImageHeaderBytes, " bytes, the file ",
+                    probe.file.bytes()));
+  if (probe.word(2) != 1) throw Error(cat(path, ": expected version 1 of shards of images, found ", probe.word(2)));
+  const ImageFormat format{
+      .classes = probe.word(3), .channels = probe.word(4), .height = probe.word(5), .width = probe.word(6)};
+  require_valid(format, path);
+  const int64_t bytes = probe.file.bytes() - kImageHeaderBytes;
+  if (bytes % format.record_bytes() != 0)
+    throw Error(cat(path, ": ", bytes, " bytes after the header are no whole number of images of ",
+                    format.record_bytes(), " bytes: the file is truncated; write it again"));
+  return {.format = cat("images-", format.channels, "x", format.height, "x", format.width, "-of-", format.classes),
+          .offset = kImageHeaderBytes,
+          .type = TokenType::u8,
+          .count = bytes,
+          .images = format};
+}
+
+int64_t read_image(const StableFile& file, const ImageFormat& format, int64_t index, std::span<uint8_t> pixels) {
+  CHECK(int64_t(pixels.size()) == format.pixels(), pixels.size(), " pixels of ", format.pixels());
+  const int64_t at = kImageHeaderBytes + index * format.record_bytes();
+  const int64_t label = file.value<uint16_t>(at);
+  if (label >= format.classes)
+    throw Error(cat(file.path(), ": image ", index, " has label ", label, ", expected less than the ", format.classes,
+                    " classes of the shard: the file is damaged"));
+  file.read(at + ImageFormat::kLabelBytes, std::as_writable_bytes(pixels));
+  return label;
 }
 
 ImageWriter::ImageWriter(const std::string& path, const ImageFormat& format) : file_(path), format_(format) {

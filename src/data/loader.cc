@@ -8,7 +8,11 @@
 namespace athanor {
 
 HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options)
-    : tokens(size_t(rows * seq_length)), targets(tokens.size()), sources(size_t(rows)), seq_length_(seq_length) {
+    : tokens(size_t(rows * seq_length)),
+      targets(tokens.size()),
+      pixels(size_t(rows * options.image_pixels)),
+      sources(size_t(rows)),
+      seq_length_(seq_length) {
   if (!options.varies()) return;
   positions.resize(tokens.size());
   documents.resize(size_t(rows * options.table_rows()));
@@ -17,6 +21,7 @@ HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& opt
 Row HostBatch::at(int64_t row, const PackingOptions& options) {
   const auto t = size_t(seq_length_), at = size_t(row) * t, most = size_t(options.table_rows());
   Row out{.tokens = std::span(tokens).subspan(at, t), .targets = std::span(targets).subspan(at, t)};
+  out.pixels = std::span(pixels).subspan(size_t(row * options.image_pixels), size_t(options.image_pixels));
   if (options.varies()) {
     out.positions = std::span(positions).subspan(at, t);
     out.documents = std::span(documents).subspan(size_t(row) * most, most);
@@ -70,6 +75,11 @@ void Loader::fill(HostBatch& batch, int64_t micro) const {
     if (options_.chunk_length) packing.chunk_length = options_.chunk_length(sample);
     const Sample at = dataset_.locate(options_.order, sample);
     batch.read(row, dataset_, at, packing);
+    if (packing.image_pixels > 0) {
+      const auto pixels = size_t(packing.image_pixels);
+      augment(std::span(batch.pixels).subspan(size_t(row) * pixels, pixels), *dataset_.images(), options_.augmentation,
+              sample);
+    }
     if (options_.teacher_logits) batch.read_teacher(row, dataset_, at, *options_.teacher_logits);
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/micro_batch_order.h"
+#include "data/augmentation.h"
 #include "data/dataset.h"
 #include "data/logit_cache.h"
 
@@ -21,6 +22,7 @@ struct HostBatch {
   std::vector<int32_t> tokens, targets;             // [rows, T]; targets are the next tokens, -1 = ignored
   std::vector<int32_t> positions;                   // [rows, T]; empty unless positions vary
   std::vector<Document> documents;                  // [rows, table_rows()]; empty unless documents vary
+  std::vector<uint8_t> pixels;                      // [rows, PackingOptions::image_pixels]
   std::vector<int32_t> sources;                     // [rows]: source of each row's sample
   std::vector<int32_t> teacher_ids;                 // [rows, T, k]; only with LoaderOptions::teacher_logits
   std::vector<float> teacher_values, teacher_rest;  // [rows, T, k], [rows, T]; only with LoaderOptions::teacher_logits
@@ -46,6 +48,7 @@ struct LoaderOptions {
   MicroBatchOrder ranks = {};
   int depth = 4;  // micro-batches prepared ahead
   PackingOptions packing = {};
+  Augmentation augmentation = {};  // of images
   const LogitCache* teacher_logits =
       nullptr;  // cache of the data set's windows; must outlive the loader; null: no teacher logits are read
   std::function<int64_t(int64_t)> chunk_length = {};  // chunk length of a sample, overriding `packing`; empty: that of

@@ -17,6 +17,7 @@ struct PackingOptions {
   int64_t max_documents = 1;          // documents per sequence with separate attention
   int64_t max_chunks = 1;             // maximum chunks per sequence; 1: sequences are never cut
   int64_t chunk_length = 0;           // tokens per chunk, except the last; 0: the whole sequence
+  int64_t image_pixels = 0;           // bytes of an image, if rows are images; 0: rows are tokens
 
   bool needs_documents() const { return reset_attention_mask || reset_position_ids || eod_mask_loss; }
   // True if rows differ in documents or positions, so that both must be uploaded with every micro-batch.
@@ -41,6 +42,7 @@ struct Row {
   std::span<int32_t> tokens, targets;  // [T]; target -1: ignored
   std::span<int32_t> positions;        // [T]; empty unless options.varies()
   std::span<Document> documents;       // [table_rows()]; empty unless options.varies()
+  std::span<uint8_t> pixels = {};      // [options.image_pixels]
 };
 
 // Document ends, found by the end-of-document token.

@@ -31,6 +31,7 @@ constexpr Format kFormats[] = {
     {std::string_view("\xA1\xD9\x34\x01", 4), "", "", read_llmc_v7},  // 20240801: Llama 3
     {"BIN.TOK\n", "", "", read_llmq},
     {"\x93NUMPY", "", "", read_numpy},
+    {"ATHIMAGE", "", "", read_images},
     {"", "", "", read_raw},
 };
 
@@ -118,7 +119,22 @@ int32_t to_id(T value) {
 }  // namespace
 
 TokenFile TokenFile::open(const std::string& path, std::string_view dtype, int64_t vocab_size) {
-  const auto type = token_type(dtype);
+  TokenFile file = open_any(path, token_type(dtype), vocab_size);
+  if (file.layout_.images)
+    throw Error(cat(path, ": expected tokens, found images, which only models of model_type vit read"), Exit::usage);
+  return file;
+}
+
+TokenFile TokenFile::open_images(const std::string& path) {
+  TokenFile file = open_any(path, {}, 0);
+  if (!file.layout_.images)
+    throw Error(cat(path, ": expected images, found tokens (", file.layout_.format,
+                    "): model_type vit reads shards that `athanor data images` makes"),
+                Exit::usage);
+  return file;
+}
+
+TokenFile TokenFile::open_any(const std::string& path, std::optional<TokenType> type, int64_t vocab_size) {
   StableFile file = StableFile::open(path);
   if (file.bytes() == 0) throw Error(cat(path, ": the file is empty, expected tokens"));
   std::array<char, 64> head{};

@@ -19,6 +19,9 @@ class TokenFile {
   // vocab_size: larger tokens are errors; with 0 = unknown, only tokens above 2^31-1 are.
   static TokenFile open(const std::string& path, std::string_view dtype = "auto", int64_t vocab_size = 0);
 
+  // Opens a shard of images: layout().images is set, and tokens are bytes.
+  static TokenFile open_images(const std::string& path);
+
   const std::string& path() const { return file_.path(); }
   const StableFile& file() const { return file_; }
   const TokenLayout& layout() const { return layout_; }
@@ -39,6 +42,7 @@ class TokenFile {
  private:
   TokenFile(StableFile file, TokenLayout layout, int64_t vocab_size)
       : file_(std::move(file)), layout_(std::move(layout)), vocab_size_(vocab_size) {}
+  static TokenFile open_any(const std::string& path, std::optional<TokenType> type, int64_t vocab_size);
   void require_range(int64_t at, int64_t size) const;
   void require_vocabulary(int64_t at, std::span<const int32_t> tokens) const;
 

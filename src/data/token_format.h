@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "data/document_index.h"
+#include "data/image_file.h"
 #include "data/stable_file.h"
 
 namespace athanor {
@@ -35,6 +36,7 @@ struct TokenLayout {
   int64_t count = 0;  // tokens
   std::optional<DocumentIndex> documents = {};
   std::optional<LossMask> mask = {};
+  std::optional<ImageFormat> images = {};  // a shard of images, whose bytes count as tokens
 };
 
 // Input of a format's reader: the open file, its first bytes, and the user's dtype.
@@ -63,6 +65,7 @@ TokenLayout read_llmq(const Probe&);      // LLMQ, with its loss mask
 TokenLayout read_megatron(const Probe&);  // Megatron-LM: the .bin, with the .idx next to it
 TokenLayout read_nanotron(const Probe&);  // datatrove, nanotron: .ds, with .ds.index and .ds.metadata next to it
 TokenLayout read_numpy(const Probe&);     // a NumPy array of integers
+TokenLayout read_images(const Probe&);    // labelled images: image_file.h
 TokenLayout read_raw(const Probe&);       // headerless: nanoGPT, OLMo
 
 }  // namespace athanor

@@ -67,8 +67,8 @@ void Engine::commit() {
     inputs_ = std::make_unique<HostRing>(
         device,
         2 * in.batch.tokens.bytes() + in.targets.bytes() + bytes_of(in.batch.previous) + bytes_of(in.batch.ahead) +
-            bytes_of(in.ahead_weights) + bytes_of(in.first_row) + bytes_of(in.sources) + in.batch.positions.bytes() +
-            in.batch.spans.bytes() + in.top.bytes(),
+            bytes_of(in.batch.pixels) + bytes_of(in.ahead_weights) + bytes_of(in.first_row) + bytes_of(in.sources) +
+            in.batch.positions.bytes() + in.batch.spans.bytes() + in.top.bytes(),
         options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState) + bytes_of(source_sums_), kStepsAhead);
   if (part_.ranks > 1) {
@@ -81,7 +81,18 @@ void Engine::commit() {
   std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Stream::compute);
-  for (const MicroInputs& each : micro_inputs_) init_teacher_logits(each.top);
+  for (const MicroInputs& each : micro_inputs_) {
+    init_teacher_logits(each.top);
+    if (!each.batch.pixels) continue;
+    const std::vector<uint8_t> black(each.batch.pixels.bytes());  // for steps without data
+    device.copy(each.batch.pixels.data, black.data(), black.size(), Stream::compute);
+    device.sync();
+  }
+  if (class_rows_) {
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = int32_t(int64_t(i) * options_.seq_length);
+    device.copy(class_rows_.data, rows.data(), class_rows_.bytes(), Stream::compute);
+    device.sync();
+  }
   StepState state;
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
@@ -128,6 +139,8 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
     for (const Span& span : documents)
       std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
   }
+  if (reads_images(model_->config()))  // attention is not causal: each query comes after all keys
+    for (Span& span : documents) span.q_pos = span.k_pos + span.k_len;
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
   if (micro_inputs_.front().batch.previous || micro_inputs_.front().batch.ahead) {
@@ -177,6 +190,10 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   const int64_t first_row = micro_batch_order().number(micro) * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
   if (in.sources) upload(in.sources, sources_.data());
+  if (const auto pixels = std::exchange(next_pixels_, {}); in.batch.pixels && !pixels.empty()) {
+    CHECK(pixels.size() == in.batch.pixels.bytes(), pixels.size(), " pixels of ", in.batch.pixels.shape);
+    upload(in.batch.pixels, pixels.data());
+  }
   if (const TopLogitRows top = std::exchange(next_teacher_, {}); in.top.ids && !top.ids.empty()) {
     CHECK(
         int64_t(top.rest.size()) == part_.all_rows() && int64_t(top.ids.size()) == part_.all_rows() * in.top.ids.cols(),
@@ -240,6 +257,7 @@ void Engine::run_evaluation(Ctx c, int chunk) {
       part.embeds ? Var{} : c.var(receive(c, {StageAction::Kind::receive_activation, chunk}, "received activations"));
   Var x = forward_part(*model_, c, inputs.batch, {}, part, std::move(in));
   if (!part.ends) return send_to_stage({StageAction::Kind::send_activation, chunk}, x.t());
+  if (class_rows_) predict_classes(c, x);
   classifier({c, model_->params()}, std::move(x), inputs.batch, head(), inputs.losses);
   release_head(*model_, c);
   c.run(Fill{.x = eval_sum_});
@@ -247,6 +265,16 @@ void Engine::run_evaluation(Ctx c, int chunk) {
   if (part_.ranks == 1) return;
   c.all_reduce(backend_.mesh.context(), eval_sum_);
   c.all_gather(backend_.mesh.context(), inputs.all_losses, inputs.losses);
+}
+
+void Engine::predict_classes(Ctx& c, const Var& x) {
+  const Buffer z =
+      athanor::logits({c, model_->params()}, c.var(x.keep()), class_rows_, model_->head(), model_->head_bias());
+  c.run(TopLogits{.ids = classes_.ids,
+                  .values = classes_.values,
+                  .rest = classes_.rest,
+                  .logits = z.t,
+                  .vocab = model_->config().vocab_size});
 }
 
 // With logical shards, a unit has one slice per leaf, each with its own sum.

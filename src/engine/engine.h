@@ -218,6 +218,9 @@ class Engine {
   // Sets the source of each sequence [micro_batch_size] of the following micro-batches; initially 0. No effect unless
   // EngineOptions::sources.
   void set_sources(std::span<const int32_t> sources);
+  // Images of the next micro-batch [micro_batch_size, pixels of an image], for models that read images; valid until
+  // micro_batch() or evaluate() returns.
+  void set_pixels(std::span<const uint8_t> pixels) { next_pixels_ = pixels; }
   // Teacher logits for the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T, k],
   // rest: [micro_batch_size * T]; valid until micro_batch() returns.
   struct TopLogitRows {
@@ -280,6 +283,8 @@ class Engine {
   void use_averages();
   void use_weights();
   std::vector<float> losses();  // loss per token of the last evaluated micro-batch, on the last stage
+  // Class with the largest logit for each image of that micro-batch, on the last stage; empty for language models.
+  std::vector<int32_t> predicted_classes();
 
   // Zeroes the smallest-magnitude weights of the pruned matrices, so that a fraction `sparsity` of them is zero; they
   // stay zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by
@@ -445,6 +450,7 @@ class Engine {
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Stream::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx, int chunk);
+  void predict_classes(Ctx&, const Var& x);  // x: [N, C], output of the final norm
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
@@ -512,12 +518,17 @@ class Engine {
   Tensor running_counts_;        // [L, E] f64: ExpertLoads::running, with aux_loss_scope global_batch
   Tensor source_sums_;           // [2, sources] f64: SourceLosses of the accumulating step, if there are sources
   Tensor eval_sum_;              // [1] f64
-  Tensor leaf_sums_;           // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm
-  Tensor logit_rows_;          // [N] i32: 0, 1, 2, ...
+  Tensor leaf_sums_;   // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm
+  Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
+  // Models that read images, on the last stage: [images] i32, the rows of the class tokens; and for each the class with
+  // the largest logit.
+  Tensor class_rows_;
+  TeacherLogits classes_;
   TeacherLogits top_;          // largest logits of this engine's model, if wanted
   int64_t top_vocab_ = 0;      // number of tokens among which top_ has the largest logits
   float top_temperature_ = 1;  // divides the logits that TopLogits adds up
   TopLogitRows next_teacher_;
+  std::span<const uint8_t> next_pixels_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool, bool>, PhaseRunner>
       micro_runners_;                             // keys: the passes that a runner runs

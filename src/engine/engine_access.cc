@@ -80,6 +80,14 @@ Engine::TopLogitsOfBatch Engine::top_logits(std::span<const int32_t> tokens) {
   return out;
 }
 
+std::vector<int32_t> Engine::predicted_classes() {
+  if (!class_rows_) return {};
+  std::vector<int32_t> out(size_t(classes_.ids.numel()));
+  backend_.device.copy(out.data(), classes_.ids.data, classes_.ids.bytes(), Stream::compute);
+  backend_.device.sync();
+  return out;
+}
+
 std::vector<float> Engine::losses() {
   const MicroInputs& in = micro_inputs_.front();
   const Tensor& from = in.all_losses ? in.all_losses : in.losses;

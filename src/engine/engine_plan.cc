@@ -158,6 +158,8 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   };
   Batch& batch = in.batch;
   input("tokens", DType::i32, {n}, &batch.tokens);
+  if (const ModelConfig& m = model_->config(); reads_images(m))
+    input("pixels", DType::u8, {part_.sequences, m.num_channels * m.image_size * m.image_size}, &batch.pixels);
   input("targets", DType::i32, {n}, &batch.targets);
   input("positions", DType::i32, {n}, &batch.positions);
   const bool teacher_smears = teacher_ && teacher_->config().smear_channels > 0;
@@ -195,6 +197,13 @@ void Engine::plan_inputs() {
   };
   micro_inputs_.resize(options_.training ? size_t(stage_.frames().slots) : 1);
   for (size_t slot = 0; slot < micro_inputs_.size(); ++slot) plan_inputs(micro_inputs_[slot], slot);
+  if (reads_images(model_->config()) && stage_.has_head()) {
+    const int64_t images = part_.sequences;
+    input("rows of class tokens", DType::i32, {images}, &class_rows_);
+    input("predicted classes", DType::i32, {images, 1}, &classes_.ids);
+    input("their logits", DType::f32, {images, 1}, &classes_.values);
+    input("rest of the logits", DType::f32, {images}, &classes_.rest);
+  }
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     frames_.emplace_back(size_t(stage_.frames().frames[size_t(chunk)]));
     frame_tensors_.emplace_back(frames_.back().size());

@@ -37,12 +37,13 @@ double bits_per_byte_of(double loss, double tokens, double bytes) {
 // Sums over the predicted tokens of one window.
 struct Found {
   double loss = 0, tokens = 0, bytes = 0;  // sums
+  double correct = 0;                      // images whose class was predicted
 };
 
 // Mean over the tokens of one source, with windows as clusters [Cochran 1977, "Sampling Techniques", eq. 6.13, without
 // finite-population correction: the error is that of the loss on such text].
 struct Mean {
-  double loss = 0, variance = 0, bytes = 0;  // per token
+  double loss = 0, variance = 0, bytes = 0, correct = 0;  // per token
   double tokens = 0;
 };
 
@@ -53,11 +54,13 @@ Mean mean_of(std::span<const Found> windows) {
     mean.loss += w.loss;
     mean.tokens += w.tokens;
     mean.bytes += w.bytes;
+    mean.correct += w.correct;
     counted += w.tokens > 0 ? 1 : 0;
   }
   if (mean.tokens == 0) return mean;
   mean.loss /= mean.tokens;
   mean.bytes /= mean.tokens;
+  mean.correct /= mean.tokens;
   for (const Found& w : windows) mean.variance += std::pow((w.loss - mean.loss * w.tokens) / mean.tokens, 2);
   mean.variance *= counted / (counted - 1);  // NaN (0 / 0) with one window
   return mean;
@@ -65,7 +68,7 @@ Mean mean_of(std::span<const Found> windows) {
 
 EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const Found> found) {
   EvalResult result{.windows = int64_t(found.size()), .windows_all = chosen.all};
-  double shares = 0, variance = 0, tokens = 0;
+  double shares = 0, variance = 0, tokens = 0, accuracy = 0;
   for (size_t first = 0, end = 0; first < found.size(); first = end) {
     const int64_t source = chosen.windows[first].source;
     while (end < found.size() && chosen.windows[end].source == source) ++end;
@@ -84,6 +87,7 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
     tokens += mean.tokens;
     result.loss += share * mean.loss;
     result.bytes += share * mean.bytes;
+    accuracy += share * mean.correct;
     variance += share * share * mean.variance;
   }
   result.tokens = int64_t(tokens);
@@ -91,6 +95,7 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
   result.loss /= shares;
   result.loss_error = std::sqrt(variance) / shares;
   result.bytes *= tokens / shares;
+  if (data.images()) result.accuracy = accuracy / shares;
   return result;
 }
 
@@ -144,11 +149,16 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
       std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the other ranks wait for this rank's contribution
     }
     set_documents(engine, batch);
+    engine.set_pixels(batch.pixels);
     engine.evaluate(batch.tokens, batch.targets);
     if (!engine.reports_losses()) continue;
     const std::vector<float> losses = engine.losses();
-    for (int64_t r = 0; r < here; ++r)
-      found[size_t(first + r)] = found_in_row(batch, losses, options.token_bytes, r, data.seq_length());
+    const std::vector<int32_t> classes = engine.predicted_classes();
+    for (int64_t r = 0; r < here; ++r) {
+      Found& sums = found[size_t(first + r)];
+      sums = found_in_row(batch, losses, options.token_bytes, r, data.seq_length());
+      if (!classes.empty()) sums.correct = classes[size_t(r)] == batch.targets[size_t(r * data.seq_length())] ? 1 : 0;
+    }
   }
   if (control) {
     found.back().loss = broken.failure.empty() ? 0 : 1;

@@ -1,6 +1,7 @@
 // Validation: mean loss over windows spread over the whole data set, the same windows every time.
 #pragma once
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,10 @@ struct SourceLoss {
 };
 
 struct EvalResult {
-  double loss = 0;                       // mean per predicted token, nats; weighted if there are several sources
-  double loss_error = 0;                 // standard error of loss, from its spread over windows; NaN: too few
-  int64_t tokens = 0;                    // number of predicted tokens
+  double loss = 0;        // mean per predicted token, nats; weighted if there are several sources
+  double loss_error = 0;  // standard error of loss, from its spread over windows; NaN: too few
+  double accuracy = std::numeric_limits<double>::quiet_NaN();  // fraction of images whose class was predicted
+  int64_t tokens = 0;                                          // number of predicted tokens
   double bytes = 0;                      // bytes of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
   std::vector<SourceLoss> sources = {};  // sources with predicted tokens, if there are several sources

@@ -130,7 +130,8 @@ void ConsoleSink::eval(const EvalMetrics& m) {
     line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")
                                        : cat(m.windows, " of ", m.windows_all, " windows | ");
   }
-  if (!std::isnan(m.accuracy)) append(line, "accuracy: %.4f | by characters: %.4f | ", m.accuracy, m.accuracy_norm);
+  if (!std::isnan(m.accuracy)) append(line, "accuracy: %.4f | ", m.accuracy);
+  if (!std::isnan(m.accuracy_norm)) append(line, "by characters: %.4f | ", m.accuracy_norm);
   const std::string ruler(line.size() + 1, '-');
   print(cat(ruler, "\n", line, "\n", ruler, "\n"));
 }

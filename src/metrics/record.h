@@ -78,7 +78,7 @@ struct EvalMetrics {
   double loss_error = kUnknown;     // standard error of loss
   double perplexity = kUnknown;     // exp(loss); NaN: MetricFanOut fills it
   double bits_per_byte = kUnknown;  // bits of loss per byte of text; NaN if the tokenizer is unknown
-  double accuracy = kUnknown;       // multiple choice: fraction of correct answers
+  double accuracy = kUnknown;       // fraction of correct answers, or of images with the right class
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
   int64_t windows = 0, windows_all = 0;  // windows evaluated, and in the validation set; 0: the set has no windows

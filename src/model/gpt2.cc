@@ -1,5 +1,6 @@
 // GPT-2 and GPT-3 [Radford et al. 2019; Brown et al. 2020]: LayerNorm, GELU, learned positions, biases, tied head.
 #include "model/families.h"
+#include "model/gpt2_block.h"
 
 namespace athanor {
 namespace {
@@ -22,8 +23,10 @@ class Gpt2 final : public Model {
            .qkv = conv1d(p + "attn.c_attn", u, c, 3 * c, init_std(), {.axis = 1, .parts = {c, c, c}, .whole = d}),
            .out = conv1d(p + "attn.c_proj", u, c, c, output_init_std(), {.axis = 0, .parts = {c}, .whole = d}),
            .norm2 = norm(p + "ln_2", u),
-           .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
-           .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std(), {.axis = 0, .parts = {f}})});
+           .mlp = {.f = Activation::gelu,
+                   .gated = false,
+                   .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
+                   .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std(), {.axis = 0, .parts = {f}})}});
       params_.feeds_attention(layers_.back().qkv.w, l);
       params_.feeds_attention(layers_.back().qkv.b, l);
     }
@@ -33,28 +36,12 @@ class Gpt2 final : public Model {
   Var embed(Ctx& c, const Batch& batch, Taps&) override { return embedding(net(c), batch, wte_, wpe_); }
 
   Var block(Ctx& c, int l, Var in, const Batch& batch, const Taps&) override {
-    const Layer& w = layers_[size_t(l)];
-    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);
-    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, {}, attention_shape(l), l, w.out);
-    Var after = add_branch(net(c), l, std::move(h), w.out.w, [&, &x = x](Var residual) {
-      return linear(net(c), std::move(x), w.out, std::move(residual));
-    });
-    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.up);
-    return add_branch(net(c), l, std::move(h2), w.down.w, [&, &y = y](Var residual) {
-      return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(residual));
-    });
+    return run(net(c), layers_[size_t(l)], l, std::move(in), batch, attention_shape(l));
   }
 
   Var final_norm(Ctx& c, Var h, const Taps&) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
 
  private:
-  struct Layer {
-    Norm norm1;
-    Linear qkv, out;
-    Norm norm2;
-    Linear up, down;
-  };
-
   Norm norm(const std::string& name, int unit, float gain = 1) {
     const int64_t c = config_.hidden_size;
     return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain, {}, PartialGradient::of_rows),
@@ -69,7 +56,7 @@ class Gpt2 final : public Model {
   }
 
   Param wte_, wpe_;
-  std::vector<Layer> layers_;
+  std::vector<Gpt2Block> layers_;
   Norm norm_f_{};
 };
 

@@ -36,7 +36,8 @@ AttentionShape Model::attention_shape(int layer) const {
           .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
                                                     : 1.0f / std::sqrt(float(config_.head_dim)),
           .softcap = float(config_.attn_logit_softcapping),
-          .sparse = sparse_pattern_of(config_, layer)};
+          .sparse = sparse_pattern_of(config_, layer),
+          .causal = !reads_images(config_)};
 }
 
 float Model::init_std() const { return float(config_.initializer_range / std::sqrt(config_.mup_width)); }
@@ -107,7 +108,7 @@ Param Model::vector(const std::string& name, int unit, const std::vector<std::pa
 
 Param Model::table(const std::string& name, int unit, const HfSlice& slice, int64_t rows, const Cut& cut) {
   return params_.declare({.name = name,
-                          .shape = {rows, slice.shape[1]},
+                          .shape = {rows, slice.shape[slice.shape.rank - 1]},
                           .role = Role::embedding,
                           .unit = unit,
                           .init_std = std_of(slice.name, float(config_.initializer_range)),

@@ -20,6 +20,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::athanor:
       model = make_llama(config);
       break;
+    case ModelType::vit:
+      model = make_vit(config);
+      break;
   }
   model->declare();
   model->require_patterns_used();

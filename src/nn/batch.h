@@ -14,6 +14,7 @@ struct KvCache {
 
 struct Batch {
   Tensor tokens;     // [N] i32
+  Tensor pixels;     // [images, pixels of an image] u8; only if the model reads images, else absent
   Tensor targets;    // [N] i32, -1 = ignored; absent when sampling
   Tensor ahead;      // [N, m] i32: later tokens that a row also predicts, -1 = none; training only, optional
   Tensor positions;  // [N] i32, position within the sequence or document

@@ -31,6 +31,14 @@ struct Norm {
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
+// How images become the inputs of a linear layer, see Patchify.
+struct ImagePatches {
+  PatchShape shape;
+  std::array<float, PatchShape::kMaxChannels> scale = {}, shift = {};
+};
+// Patches of Batch::pixels times the projection [C, columns], plus two table rows: of `kinds` [2, C] the one that
+// Batch::tokens names (0 for a patch: the bias; 1 for the class token), and of `positions` the token's. -> [N, C]
+Var patch_embedding(Net, const Batch&, const ImagePatches&, const Linear& projection, Param kinds, Param positions);
 // Embedding of the preceding token (Batch::previous), zeros if there is none: -> [N, C]
 Var previous_embedding(Net, const Batch&, Param wte);
 // x + b sigmoid(gate) z. x is optional; z [N, C] has as many groups of columns as gate [N, G]; b [1] is 1 if absent.

@@ -6,10 +6,11 @@
 namespace athanor {
 
 // Not gated: y = f(x), x [N, F]. Gated: y = f(gate) up, x = [gate | up] [N, 2F] [Shazeer 2020, eq. 5, 6].
-//   gelu   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
-//   silu   x / (1 + exp(-x))
-//   relu   max(x, 0)
-//   relu2  max(x, 0)^2                                       [So et al. 2021, "Primer", sec. 4.1]
+//   gelu      0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
+//   gelu_erf  0.5 x (1 + erf(x / sqrt(2)))                      [as above, exact form]
+//   silu      x / (1 + exp(-x))
+//   relu      max(x, 0)
+//   relu2     max(x, 0)^2                                       [So et al. 2021, "Primer", sec. 4.1]
 struct ActivationFwd {
   Activation f = Activation::relu2;
   Tensor y;          // [N, F]

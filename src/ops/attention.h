@@ -23,6 +23,9 @@ struct AttentionShape {
   float scale = 0;            // factor of q·k, usually 1/sqrt(head_dim)
   float softcap = 0;          // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0 = no cap
   SparsePattern sparse = {};  // not with a window; positions are then at least 0
+  // false: the spans let each query see all keys (q_pos of at least the last key's position); for cost() and for the
+  // choice of kernels, since those that read no positions are causal.
+  bool causal = true;
 };
 
 // Returns the position of the first query that no longer sees the key at position k, because of window or sparse
@@ -52,7 +55,7 @@ inline bool valid_pattern(const AttentionShape& s) {
 template <class Op>
 double keys_seen(const Op& op) {
   const double keys = double(op.k.rows()) / double(std::max<int64_t>(op.sequences ? op.sequences : op.spans.rows(), 1));
-  return keys * visible_fraction(op.shape, op.seen, keys);
+  return keys * visible_fraction(op.shape, op.shape.causal ? op.seen : 1, keys);
 }
 
 // Checks the inputs common to AttentionFwd and AttentionBwd.

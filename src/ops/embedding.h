@@ -1,5 +1,6 @@
-// Token and learned position embeddings; gathering and scattering of rows.
+// Token and learned position embeddings; patches of images; gathering and scattering of rows.
 #pragma once
+#include "base/host_device.h"
 #include "ops/op.h"
 #include "ops/vocab_part.h"
 
@@ -61,6 +62,45 @@ struct EmbeddingBwd {
     e.that(part.count <= dwte.rows(), "dwte", "the rows of the part");
   }
   Cost cost() const { return {double(dy.numel()) * (dwpe ? 2 : 1), (dwpe ? 5.0 : 3.0) * double(dy.bytes())}; }
+};
+
+// Images cut into square patches [Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", sec. 3.1]. height and width
+// are multiples of `patch`.
+struct PatchShape {
+  static constexpr int64_t kMaxChannels = 4;
+  int64_t channels = 0, height = 0, width = 0, patch = 0;
+  int64_t pixels() const { return channels * height * width; }                      // of an image
+  int64_t patches() const { return (height / patch) * (width / patch); }            // of an image
+  ATHANOR_HOST_DEVICE int64_t columns() const { return channels * patch * patch; }  // of a patch
+  ATHANOR_HOST_DEVICE int64_t channel(int64_t column) const { return column / (patch * patch); }
+  // Place in an image [channels, height, width] of a column of patch `i`; columns are in the order [channels, patch,
+  // patch], as in the weights of a convolution.
+  ATHANOR_HOST_DEVICE int64_t pixel(int64_t i, int64_t column) const {
+    const int64_t across = width / patch, in_channel = column % (patch * patch);
+    const int64_t y = i / across * patch + in_channel / patch, x = i % across * patch + in_channel % patch;
+    return (channel(column) * height + y) * width + x;
+  }
+};
+
+// Each image's rows: zeros for its class token, then its patches row by row: y = scale[channel] pixel + shift[channel].
+struct Patchify {
+  Tensor y;       // [images (1 + patches), columns]
+  Tensor pixels;  // [images, channels height width] u8
+  PatchShape shape;
+  std::array<float, PatchShape::kMaxChannels> scale = {}, shift = {};
+  static constexpr const char* kName = "patchify";
+  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"pixels", Io::in, &pixels}}}; }
+  void check() const {
+    Expect e{kName};
+    const PatchShape& s = shape;
+    e.that(s.patch > 0 && s.height % s.patch == 0 && s.width % s.patch == 0, "sides that are multiples of the patch");
+    e.that(s.channels > 0 && s.channels <= PatchShape::kMaxChannels, "1 to 4 channels");
+    e.floating("y", y)
+        .shape("y", y, {pixels.rows() * (1 + s.patches()), s.columns()})
+        .contiguous("y", y)
+        .is("pixels", pixels, DType::u8, {pixels.rows(), s.pixels()});
+  }
+  Cost cost() const { return {2.0 * double(pixels.numel()), traffic(*this)}; }
 };
 
 // y[i] = x[rows[i]]

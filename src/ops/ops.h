@@ -36,7 +36,7 @@ namespace athanor {
 #define ATHANOR_EACH_OP(X) \
   X(Gemm) X(ColumnSum) X(NormFwd) X(NormApply) X(NormBwd) X(QkNormFwd) X(QkNormBwd) X(QkNormSums) X(AttentionFwd) \
   X(AttentionBwd) X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
-  X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistillSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
+  X(Patchify) X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistillSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
   X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
   X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
   X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) X(FactoredMoments) X(ClipFactors) X(Momentum) \

@@ -15,6 +15,7 @@ FlopCount attention_training_flops_per_token(const AttentionSize& m) {
     const double keys = visible_pairs(m.sparse, m.seq_length) / t;
     return {.causal = per_key * keys, .full = per_key * 2 * keys};
   }
+  if (!m.causal) return {.causal = per_key * w, .full = per_key * w};
   return {.causal = per_key * (w - w * w / (2 * t)), .full = per_key * w};
 }
 

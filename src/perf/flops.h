@@ -21,6 +21,7 @@ struct AttentionSize {
   int64_t seq_length = 0;     // T
   int64_t window = 0;         // W: keys that a query attends to, 0 for all
   SparsePattern sparse = {};  // excludes a window
+  bool causal = true;         // false: both counts are of all keys
 };
 
 struct FlopCount {

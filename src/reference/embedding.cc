@@ -61,6 +61,20 @@ void ReferenceOps::run(const EmbeddingBwd& op, void*) {
   if (op.dwpe) store(op.dwpe, dwpe);
 }
 
+void ReferenceOps::run(const Patchify& op, void*) {
+  const int64_t rows = 1 + op.shape.patches();
+  Values y = zeros_like(op.y);
+  for (int64_t i = 0; i < y.rows; ++i) {
+    if (i % rows == 0) continue;
+    const auto* image = op.pixels.as<uint8_t>() + i / rows * op.shape.pixels();
+    for (int64_t c = 0; c < y.cols; ++c) {
+      const auto channel = size_t(op.shape.channel(c));
+      y(i, c) = double(op.scale[channel]) * image[op.shape.pixel(i % rows - 1, c)] + double(op.shift[channel]);
+    }
+  }
+  store(op.y, y);
+}
+
 void ReferenceOps::run(const GatherRows& op, void*) {
   for (int64_t i = 0; i < op.y.rows(); ++i) copy_row(op.y, i, op.x, row_index("gather_rows.rows", op.rows, i, op.x));
 }

@@ -22,6 +22,10 @@ Point activate(Activation f, double x) {
       const double dt = (1 - t * t) * kInner * (1 + 3 * kCubic * x * x);
       return {0.5 * x * (1 + t), 0.5 * (1 + t + x * dt)};
     }
+    case Activation::gelu_erf: {
+      const double below = 0.5 * std::erfc(-x / std::numbers::sqrt2);  // of a standard normal number
+      return {x * below, below + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi)};
+    }
     case Activation::silu: {
       const double s = sigmoid(x);
       return {x * s, s * (1 + x * (1 - s))};

@@ -29,6 +29,7 @@ class ReferenceOps final : public Ops {
   void run(const SwigluFwd&, void*) override;
   void run(const SwigluBwd&, void*) override;
   void run(const EmbeddingFwd&, void*) override;
+  void run(const Patchify&, void*) override;
   void run(const EmbeddingBwd&, void*) override;
   void run(const GatherRows&, void*) override;
   void run(const ScatterRows&, void*) override;

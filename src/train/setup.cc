@@ -316,7 +316,8 @@ FlopCount attention_flops_per_token(const ModelConfig& m, int64_t seq_length) {
                                                                 .head_dim = m.head_dim,
                                                                 .seq_length = seq_length,
                                                                 .window = window_of(m, l),
-                                                                .sparse = sparse_pattern_of(m, l)});
+                                                                .sparse = sparse_pattern_of(m, l),
+                                                                .causal = !reads_images(m)});
     sum.causal += layer.causal, sum.full += layer.full;
   }
   return sum;

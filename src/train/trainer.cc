@@ -77,6 +77,9 @@ void Trainer::open_loader() {
                             .rows = config_.micro_batch_size,
                             .ranks = engine_->micro_batch_order(),
                             .packing = packing_,
+                            .augmentation = {.seed = uint64_t(config_.seed),
+                                             .horizontal_flip = config_.horizontal_flip,
+                                             .crop_padding = config_.crop_padding},
                             .teacher_logits = engine_->stage().has_head() ? teacher_logits_.get() : nullptr,
                             .chunk_length = chunk_length});
 }
@@ -267,6 +270,7 @@ bool Trainer::launch_step() {
                 " of documents.max_per_sequence (logged once)");
     set_documents(*engine_, batch);
     engine_->set_sources(batch.sources);
+    engine_->set_pixels(batch.pixels);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());

@@ -125,6 +125,7 @@ void Trainer::evaluate_windows() {
                  .loss = result.loss,
                  .loss_error = result.loss_error,
                  .bits_per_byte = result.bits_per_byte(),
+                 .accuracy = result.accuracy,
                  .tokens = result.tokens,
                  .windows = result.windows,
                  .windows_all = result.windows_all,

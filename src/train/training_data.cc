@@ -12,6 +12,10 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c, co
   if (sources.empty()) throw Error("expected at least one path of token shards, got none", Exit::usage);
   std::vector<ShardSource> shards;
   for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
+  if (const ModelConfig& m = c.model; reads_images(m))
+    return Dataset::open_images(
+        shards, c.seq_length,
+        {.classes = m.vocab_size, .channels = m.num_channels, .height = m.image_size, .width = m.image_size}, stages);
   return Dataset::open(shards, c.seq_length, c.model.vocab_size, stages);
 }
 
@@ -110,7 +114,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
                    .eod_mask_loss = c.eod_mask_loss,
                    .eod_id = c.eod_token_id,
                    .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
-                   .max_chunks = max_chunks(c)};
+                   .max_chunks = max_chunks(c),
+                   .image_pixels = train.images() ? train.images()->pixels() : 0};
   if (o.needs_documents())
     o.eod_id = end_of_document(
         c, train, "documents.reset_attention_mask, documents.reset_position_ids or documents.eod_mask_loss");

@@ -15,6 +15,7 @@ TEST_F(EmbeddingKernels, ForwardMatchesReference) {
 TEST_F(EmbeddingKernels, BackwardMatchesReference) {
   agrees_with_the_reference(EmbeddingBwd::kName, embedding_cases, 10);
 }
+TEST_F(EmbeddingKernels, PatchesMatchReference) { agrees_with_the_reference(Patchify::kName, embedding_cases, 9); }
 TEST_F(EmbeddingKernels, GatherMatchesReference) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
 TEST_F(EmbeddingKernels, ScatterMatchesReference) {
   agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10);

@@ -49,6 +49,18 @@ void row_moves(Examiner& examine, DType dt, int64_t rows, int64_t picked, int64_
       true});
 }
 
+void patches(Examiner& examine, DType dt, int64_t images, const PatchShape& shape) {
+  OpCase<Patchify> c{
+      cat(images, " of ", shape.channels, "x", shape.height, "x", shape.width, " in ", shape.patch, " ", dt),
+      {.y = tensor(dt, {images * (1 + shape.patches()), shape.columns()}),
+       .pixels = tensor(DType::u8, {images, shape.pixels()}),
+       .shape = shape,
+       .scale = {0.01f, 0.02f, 0.005f, 1},
+       .shift = {-1, 0.5f, 2, -0.25f}}};
+  c.values = {{"pixels", below(256)}};
+  examine(c);
+}
+
 }  // namespace
 
 void embedding_cases(Examiner& examine) {
@@ -56,6 +68,9 @@ void embedding_cases(Examiner& examine) {
     for (const Size& s :
          {Size{1, 1, 1}, Size{3, 5, 17}, Size{17, 3, 257}, Size{257, 33, 40}, Size{600, 700, 9}, Size{900, 50, 100}})
       for (bool positions : {false, true}) embedding(examine, dt, s, positions);
+    patches(examine, dt, 1, {.channels = 1, .height = 1, .width = 1, .patch = 1});
+    patches(examine, dt, 3, {.channels = 3, .height = 8, .width = 12, .patch = 4});
+    patches(examine, dt, 5, {.channels = 4, .height = 9, .width = 6, .patch = 3});
     for (int64_t gap : {0, 6}) {
       row_moves(examine, dt, 1, 1, 1, gap);
       row_moves(examine, dt, 17, 3, 33, gap);

@@ -48,7 +48,8 @@ void amaxes(Examiner& examine) {
     }
 }
 
-constexpr Activation kActivations[] = {Activation::gelu, Activation::silu, Activation::relu, Activation::relu2};
+constexpr Activation kActivations[] = {Activation::gelu, Activation::silu, Activation::relu, Activation::relu2,
+                                       Activation::gelu_erf};
 
 // No value near 0, where the derivative of relu jumps.
 const Init kSmooth = listed({0.4, -0.75, 1.1, -1.3, 2.5, -3.25, 0.9, -0.6, 1.7});

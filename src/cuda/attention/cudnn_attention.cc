@@ -47,6 +47,7 @@ std::string why_not(const Op& op, const CudnnAttention::Options& options) {
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
   if constexpr (std::is_same_v<Op, AttentionFwd>)
     if (op.top) return "qk_clip_threshold needs the largest scores, which cuDNN does not return";
+  if (!s.causal) return "attention is not causal, which plans are built for";
   if (s.softcap > 0) return cat("attn_logit_softcapping ", s.softcap, ": cuDNN cannot cap scores");
   if (s.sparse.group > 0) return cat("sparse_attention in groups of ", s.sparse.group, ": cuDNN has no such mask");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
