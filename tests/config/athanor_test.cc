@@ -104,7 +104,7 @@ TEST(Athanor, ListsNeedOneEntryPerLayer) {
   refused("value_lambdas", {1, 2, 3}, {"value_lambdas: 3 entries"});
   refused("smear_channels", 1000, {"smear_channels: 1000 channels are more than hidden_size"});
   refused("qk_norm", false, {"qk_norm_elementwise_affine", "qk_norm, which is false"});
-  refused("hidden_act", "gelu", {"model.hidden_act", "relu2"});
+  refused("hidden_act", "swish", {"model.hidden_act", "relu2"});
 }
 
 json sparse_json() {
