@@ -147,18 +147,27 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
   read(name, begin, at(name).shape, out);
 }
 
-// Reads at most three boxes: the rest of a row, whole rows, and the beginning of a row.
+// Reads boxes that are as large as possible: of a matrix the rest of a row, whole rows, and the beginning of a row.
 void CheckpointReader::read_run(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> out) const {
   const Info& info = at(name);
-  CHECK(info.shape.rank <= 2, name, " has shape ", info.shape);
-  const int64_t size = int64_t(size_of(info.dtype)), cols = info.shape.rank == 2 ? info.shape[1] : 1;
+  const int rank = info.shape.rank;
+  const int64_t size = int64_t(size_of(info.dtype));
   while (begin < end) {
-    const int64_t row = begin / cols, col = begin % cols, rows = (end - begin) / cols;
-    const bool whole = col == 0 && rows > 0;
-    const int64_t count = whole ? rows * cols : std::min(cols - col, end - begin);
     Shape from = info.shape, to = info.shape;
-    if (info.shape.rank > 0) from.dim[0] = row, to.dim[0] = whole ? row + rows : row + 1;
-    if (info.shape.rank == 2) from.dim[1] = col, to.dim[1] = col + (whole ? cols : count);
+    from.dim.fill(0);
+    int64_t step = info.shape.numel(), count = step;  // elements per index of a dimension; of the box
+    for (int d = 0; d < rank; ++d) {
+      const int64_t whole = step;
+      step /= info.shape[d];
+      from.dim[d] = begin % whole / step;
+      if (begin % step != 0 || end - begin < step) {  // the box has a part of one index
+        to.dim[d] = from.dim[d] + 1;
+        continue;
+      }
+      to.dim[d] = std::min(info.shape[d], from.dim[d] + (end - begin) / step);
+      count = (to.dim[d] - from.dim[d]) * step;
+      break;
+    }
     read(name, from, to, out.first(size_t(count * size)));
     out = out.subspan(size_t(count * size));
     begin += count;

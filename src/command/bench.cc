@@ -42,8 +42,8 @@ struct Bench {
     engine->set_compressed(true);  // as in most steps of a 1-bit optimizer
     const int64_t n = engine->options().micro_batch_size * config.seq_length, from = engine->rank() * n;
     for (int64_t i = 0; i <= n; ++i)
-      tokens.push_back(
-          int32_t(random_bits(0, stream_of("bench tokens"), uint64_t(from + i)) % uint64_t(config.model.vocab_size)));
+      tokens.push_back(int32_t(random_bits(0, stream_of("bench tokens"), uint64_t(from + i)) %
+                               uint64_t(input_tokens(config.model))));
     targets.assign(tokens.begin() + 1, tokens.end());
     tokens.pop_back();
   }

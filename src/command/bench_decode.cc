@@ -113,6 +113,7 @@ DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& 
 
 Exit bench_decode(const BenchDecodeArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
+  require_language_model(config.model, "bench decode");
   Machine machine(config);
   if (machine.threads() == 0)
     throw Error("bench decode: measures the CPU backend only; add --set device=cpu", Exit::usage);

@@ -62,6 +62,7 @@ void begin(const std::string& folder, const LogitCacheInfo& info) {
 Exit cache_logits(const CacheArgs& args) {
   const RankInfo ranks = find_ranks(args.ranks, process_environment());
   const Config config = config_of(args, ranks.rank);
+  require_language_model(config.model, "cache-logits");
   Machine machine(config, ranks);
   machine.run([&] {
     const Backend backend = machine.backend();

@@ -31,7 +31,7 @@ Exit write_samples(const DataSamplesArgs& args) {
         "data dump: rampup_batch_size is not supported, since all steps of the file need one size; leave it out",
         Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
-  if (args.steps > kMostTokens / rows / t)
+  if (args.steps > kMostTokens / rows / std::max(t, packing.image_pixels))
     throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,
                     " that one file may hold; write several with --first"),
                 Exit::usage);
@@ -41,6 +41,7 @@ Exit write_samples(const DataSamplesArgs& args) {
     const int64_t sample = args.first * rows + row;
     packing.chunk_length = chunk_length_at(config, sample);
     batch.read(row, data, data.locate(order, sample), packing);
+    batch.augment(row, data, augmentation(config), sample);
   }
   const Shape shape{args.steps, rows, t};
   std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
@@ -51,6 +52,9 @@ Exit write_samples(const DataSamplesArgs& args) {
     tensors.push_back(
         tensor_data("documents", {batch.documents.data(), DType::i32, {args.steps, rows, packing.table_rows(), 2}}));
   }
+  if (packing.image_pixels > 0)
+    tensors.push_back(
+        tensor_data("pixels", {batch.pixels.data(), DType::u8, {args.steps, rows, packing.image_pixels}}));
   save_safetensors(args.out, tensors);
   std::printf("%s: %lld steps of %lld x %lld tokens\n", args.out.c_str(), static_cast<long long>(args.steps),
               static_cast<long long>(rows), static_cast<long long>(t));
@@ -63,9 +67,10 @@ void add_data_samples(Cli& cli, Verb data) {
   auto args = std::make_shared<DataSamplesArgs>();
   Verb verb = data.add_verb("dump", "write a run's training sequences in order");
   verb.add_option("config", args->config, "configuration file of the run").required();
-  verb.add_option("out", args->out,
-                  "new safetensors file: tokens and targets, int32 [steps, global_batch_size, seq_length], target "
-                  "-1 is ignored; with packed documents also positions and spans (data/README.md)")
+  verb.add_option(
+          "out", args->out,
+          "new safetensors file: tokens and targets, int32 [steps, global_batch_size, seq_length], target "
+          "-1 is ignored; with packed documents also positions and spans, of images also pixels (data/README.md)")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--first", args->first, "steps to skip").show_default().check(in_range(int64_t{0}, int64_t{1} << 40));

@@ -50,7 +50,7 @@ GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
 }
 
 // Refuses models that other programs would silently compute differently, such as capped logits in these families.
-void require_known_elsewhere(const ModelConfig& m) {
+void require_known_elsewhere(const ModelConfig& m, const ExportArgs& args) {
   if (m.model_type == ModelType::athanor) {
     const std::string option = option_of_athanor(m);
     throw Error(cat("export: model.model_type is athanor, which transformers and llama.cpp do not have",
@@ -59,6 +59,10 @@ void require_known_elsewhere(const ModelConfig& m) {
                     "llama, to export"),
                 Exit::usage);
   }
+  if (reads_images(m) && args.format != "hf")
+    throw Error(cat("export: a model of model_type ", name_of(m.model_type), " can be written with --format hf, not ",
+                    args.format),
+                Exit::usage);
   if (m.final_logit_softcapping == 0) return;
   throw Error(cat("export: model.final_logit_softcapping is ", m.final_logit_softcapping, "; ", name_of(m.model_type),
                   " has none in transformers and llama.cpp, which would ignore it and compute other logits. Train "
@@ -212,7 +216,7 @@ Exit export_model(ExportArgs args) {
   if (!imatrix.empty()) imatrix = without_slash(imatrix);
   require_sense(args);
   const ModelFolder model(args.from, args.averages);
-  require_known_elsewhere(model.config());
+  require_known_elsewhere(model.config(), args);
   prepare_new_path(args.to);  // before hours of calibration
   if (!imatrix.empty()) prepare_new_path(imatrix);
   const int64_t bytes = args.check.data.empty() ? write(model, args, args.to) : write_checked(model, args);

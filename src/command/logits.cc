@@ -24,6 +24,7 @@ Exit write_logits(const LogitsArgs& args) {
   const ModelFolder folder(args.model);
   Config config;
   config.model = folder.config();
+  require_language_model(config.model, "logits");
   config.threads = args.threads;
   config.precision = Precision::fp32;
   constexpr int64_t kDefaultLength = 32;

@@ -135,6 +135,7 @@ Exit sample(const SampleArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
+  require_language_model(model, "sample");
   const auto tokenizer = load_tokenizer(tokenizer_folder(from));
   std::vector<std::string> texts = args.prompts;
   if (texts.empty()) texts.emplace_back();

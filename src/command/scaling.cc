@@ -63,6 +63,7 @@ void print_for_parameters(double parameters, double rate) {
 // models, whose tokens meet every parameter, and count 6 operations for each.
 double print_config(const ScalingArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
+  require_language_model(config.model, "scaling");
   const auto model = make_model(config.model);
   const double parameters = double(active_parameter_count(config.model));
   const double tokens = double(samples_after(config, config.train_iters)) * double(config.seq_length);

@@ -316,6 +316,10 @@ std::string_view architecture(ModelType type) {
 
 }  // namespace
 
+void require_language_model(const ModelConfig& m, std::string_view what) {
+  require(!reads_images(m), what, ": needs a language model; one of model_type ", name_of(m.model_type),
+          " classifies images: `athanor eval` evaluates it");
+}
 bool has_gpt2_block(ModelType type) { return type == ModelType::gpt2 || type == ModelType::vit; }
 bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 

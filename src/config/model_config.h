@@ -135,6 +135,10 @@ std::string option_of_athanor(const ModelConfig&);
 
 // True if the model classifies images; else it is a language model.
 inline bool reads_images(const ModelConfig& m) { return m.model_type == ModelType::vit; }
+// Throws Error(usage) if it classifies images. `what` opens the message: a verb or a flag that needs text.
+void require_language_model(const ModelConfig&, std::string_view what);
+// Number of different tokens that the inputs may have.
+inline int64_t input_tokens(const ModelConfig& m) { return reads_images(m) ? 2 : m.vocab_size; }
 // True if blocks are those of GPT-2: LayerNorm, an MLP without a gate, biases everywhere, positions from a table.
 bool has_gpt2_block(ModelType);
 bool norms_all_heads(ModelType);  // qk_norm normalizes all heads together

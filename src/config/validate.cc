@@ -569,6 +569,7 @@ void validate(Config& c) {
   validate(c.model);
   validate_block(c);
   validate_batch(c);
+  validate_images(c);
   resolve_length(c);
   resolve_schedule(c);
   resolve_mup(c);
@@ -588,7 +589,6 @@ void validate(Config& c) {
   validate_adapters(c);
   validate_distillation(c);
   validate_data(c);
-  validate_images(c);
   validate_run(c);
 }
 

@@ -59,6 +59,7 @@ class Dataset {
   const Mixture& mixture() const { return mixture_; }
   int64_t tokens() const { return tokens_; }  // tokens of all shards; of images: bytes
   const std::optional<ImageFormat>& images() const { return images_; }
+  PackingOptions whole_rows() const { return {.image_pixels = images_ ? images_->pixels() : 0}; }  // windows or images
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;

@@ -38,6 +38,12 @@ void HostBatch::read(int64_t row, const Window& window, const PackingOptions& op
   given_up += pack(window, options, at(row, options));
 }
 
+void HostBatch::augment(int64_t row, const Dataset& dataset, const Augmentation& how, int64_t sample) {
+  if (!dataset.images()) return;
+  const auto size = size_t(dataset.images()->pixels());
+  athanor::augment(std::span(pixels).subspan(size_t(row) * size, size), *dataset.images(), how, sample);
+}
+
 void HostBatch::read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache) {
   const auto t = size_t(dataset.seq_length()), k = size_t(cache.info().top_k), at = size_t(row) * t;
   teacher_ids.resize(tokens.size() * k), teacher_values.resize(tokens.size() * k), teacher_rest.resize(tokens.size());
@@ -75,11 +81,7 @@ void Loader::fill(HostBatch& batch, int64_t micro) const {
     if (options_.chunk_length) packing.chunk_length = options_.chunk_length(sample);
     const Sample at = dataset_.locate(options_.order, sample);
     batch.read(row, dataset_, at, packing);
-    if (packing.image_pixels > 0) {
-      const auto pixels = size_t(packing.image_pixels);
-      augment(std::span(batch.pixels).subspan(size_t(row) * pixels, pixels), *dataset_.images(), options_.augmentation,
-              sample);
-    }
+    batch.augment(row, dataset_, options_.augmentation, sample);
     if (options_.teacher_logits) batch.read_teacher(row, dataset_, at, *options_.teacher_logits);
   }
 }

@@ -33,6 +33,8 @@ struct HostBatch {
   void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
   // Fills a row from a window of T + 1 tokens.
   void read(int64_t row, const Window& window, const PackingOptions& options);
+  // Changes the image of a row, which is sample number `sample` of the data set, at random.
+  void augment(int64_t row, const Dataset& dataset, const Augmentation& how, int64_t sample);
   // Fills the cached teacher logits of a row that was read from the same sample.
   void read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache);
 

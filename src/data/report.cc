@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/int.h"
 #include "data/glob.h"
+#include "data/image_report.h"
 #include "data/ngram.h"
 #include "data/token_file.h"
 #include "tokenizer/load.h"
@@ -344,6 +345,11 @@ std::string data_verify(const ShardReportOptions& options) {
   std::ostringstream bad;
   int64_t tokens = 0;
   const std::vector<std::string> paths = expand_all(options.path_globs);
+  if (is_image_shard(paths.front())) {
+    const DataInfo info = image_info(paths);
+    if (!info.sound) throw Error(cat("data verify: damaged shards, make them again:\n", info.text));
+    return info.text;
+  }
   for (const std::string& path : paths) {
     try {
       const auto tokenizer = tokenizer_of(options, path);
@@ -363,6 +369,8 @@ std::string data_verify(const ShardReportOptions& options) {
 }
 
 DataInfo data_info(const ShardReportOptions& options) {
+  const std::vector<std::string> paths = expand_all(options.path_globs);
+  if (is_image_shard(paths.front())) return image_info(paths);
   Opened opened;
   open_all(options, opened);
   try {

@@ -14,28 +14,28 @@ struct TypeRow {
   std::string_view name;
   int64_t size;
 };
-constexpr std::array<TypeRow, 10> kTypes = {{{"uint8", 1},
-                                             {"int8", 1},
-                                             {"uint16", 2},
-                                             {"int16", 2},
-                                             {"uint32", 4},
-                                             {"int32", 4},
-                                             {"uint64", 8},
-                                             {"int64", 8},
-                                             {"float32", 4},
-                                             {"float64", 8}}};
+constexpr std::array<TypeRow, 10> kTokenTypes = {{{"uint8", 1},
+                                                  {"int8", 1},
+                                                  {"uint16", 2},
+                                                  {"int16", 2},
+                                                  {"uint32", 4},
+                                                  {"int32", 4},
+                                                  {"uint64", 8},
+                                                  {"int64", 8},
+                                                  {"float32", 4},
+                                                  {"float64", 8}}};
 
 }  // namespace
 
-int64_t item_size(TokenType type) { return kTypes[size_t(type)].size; }
-std::string_view name_of(TokenType type) { return kTypes[size_t(type)].name; }
+int64_t item_size(TokenType type) { return kTokenTypes[size_t(type)].size; }
+std::string_view name_of(TokenType type) { return kTokenTypes[size_t(type)].name; }
 
 std::optional<TokenType> token_type(std::string_view dtype) {
   if (dtype == "auto") return {};
   std::string known = "\"auto\"";
-  for (size_t i = 0; i < kTypes.size(); ++i) {
-    if (kTypes[i].name == dtype) return TokenType(i);
-    known += cat(", \"", kTypes[i].name, "\"");
+  for (size_t i = 0; i < kTokenTypes.size(); ++i) {
+    if (kTokenTypes[i].name == dtype) return TokenType(i);
+    known += cat(", \"", kTokenTypes[i].name, "\"");
   }
   throw Error(cat("dtype: expected one of ", known, ", got \"", dtype, "\""), Exit::usage);
 }

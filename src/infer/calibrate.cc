@@ -91,12 +91,13 @@ void run_windows(Engine& engine, Ops& observed, Ops& ops, const Dataset& data, i
   const int64_t rows = engine.options().micro_batch_size;
   const HeldOut chosen = held_out(data, samples);
   engine.set_ops(observed);
-  HostBatch batch(rows, data.seq_length(), {});
+  HostBatch batch(rows, data.seq_length(), data.whole_rows());
   for (size_t first = 0; first + size_t(rows) <= chosen.windows.size(); first += size_t(rows)) {
     for (int64_t r = 0; r < rows; ++r) {
       const auto [source, window] = chosen.windows[first + size_t(r)];
-      batch.read(r, data, data.at(source, window), {});
+      batch.read(r, data, data.at(source, window), data.whole_rows());
     }
+    engine.set_pixels(batch.pixels);
     engine.evaluate(batch.tokens, batch.targets);
   }
   engine.set_ops(ops);

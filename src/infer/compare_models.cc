@@ -68,14 +68,15 @@ ModelDifference compare_models(Engine& reference, Engine& other, const Dataset& 
   const int64_t rows = reference.options().micro_batch_size, length = data.seq_length();
   const HeldOut chosen = held_out(data, samples);
   const auto count = int64_t(chosen.windows.size());
-  HostBatch batch(rows, length, {});
+  HostBatch batch(rows, length, data.whole_rows());
   std::vector<Sums> windows(static_cast<size_t>(count));
   for (int64_t first = 0; first < count; first += rows) {
     const int64_t here = std::min(rows, count - first);
     for (int64_t r = 0; r < here; ++r) {
       const auto [source, window] = chosen.windows[size_t(first + r)];
-      batch.read(r, data, data.at(source, window), {});
+      batch.read(r, data, data.at(source, window), data.whole_rows());
     }
+    reference.set_pixels(batch.pixels), other.set_pixels(batch.pixels);
     const std::vector<float> a = reference.logits(batch.tokens), b = other.logits(batch.tokens);
     const size_t vocabulary = a.size() / batch.tokens.size();
     for (int64_t r = 0; r < here; ++r)

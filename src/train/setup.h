@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "config/config.h"
+#include "data/augmentation.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
 #include "metrics/record.h"
@@ -36,6 +37,8 @@ NamedValues source_losses(const Config&, std::span<const double> sums);
 // Returns the options that convert windows to rows. Determines the end-of-document token if the config omits it and it
 // is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);
+
+Augmentation augmentation(const Config&);
 
 // Returns the bytes available to the plan: memory_limit_gib, or the device's capacity; the run-time reserve is added to
 // the plan.

@@ -77,9 +77,7 @@ void Trainer::open_loader() {
                             .rows = config_.micro_batch_size,
                             .ranks = engine_->micro_batch_order(),
                             .packing = packing_,
-                            .augmentation = {.seed = uint64_t(config_.seed),
-                                             .horizontal_flip = config_.horizontal_flip,
-                                             .crop_padding = config_.crop_padding},
+                            .augmentation = augmentation(config_),
                             .teacher_logits = engine_->stage().has_head() ? teacher_logits_.get() : nullptr,
                             .chunk_length = chunk_length});
 }

@@ -122,4 +122,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
   return o;
 }
 
+Augmentation augmentation(const Config& c) {
+  return {.seed = uint64_t(c.seed), .horizontal_flip = c.horizontal_flip, .crop_padding = c.crop_padding};
+}
+
 }  // namespace athanor
