@@ -295,9 +295,8 @@ class MakeImages {
     if (result_.bad_images > 0)
       out << result_.bad_images << " damaged image(s) left out, the first: " << escape_controls(first_problem_) << "\n";
     if (source_.ignored > 0)
-      out << source_.ignored
-          << " file(s) ignored that are no images by their names, the first: " << escape_controls(source_.first_ignored)
-          << "\n";
+      out << source_.ignored << " file(s) ignored: hidden, in no subfolder, or no images by their names; the first: "
+          << escape_controls(source_.first_ignored) << "\n";
     return out.str();
   }
 

@@ -16,8 +16,8 @@
 namespace athanor {
 namespace {
 
-// Each scan of a progressive file costs a pass over the picture, and a few bytes are a scan; encoders write up to 14.
-constexpr int kMostScans = 500;
+// Each scan of a progressive file costs a pass over the picture, and a few bytes are a scan; encoders write about 10.
+constexpr int kMostScans = 100;
 
 // Data of warnings that are harmless or only about metadata; all others mean that pixels are lost.
 bool is_harmless(int code) {
