@@ -61,6 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check(cut);
     require(cut.height == 7 && cut.width == 7);
   });
+  if (size < 2 || data[0] >= 10 || data[size / 2] >= 10)
+    return 0;  // zstd, whose windows may take 2 GiB, begins with 40
   const MemoryFile images(input), labels(input.substr(size / 2));
   survive([&] { image_format_of(images.path()); });
   survive([&] { read_all(open_idx_images({images.path()}, labels.path())); });
