@@ -33,21 +33,27 @@ struct CloseDir {
   void operator()(DIR* dir) const { ::closedir(dir); }
 };
 
-// Names in a folder, sorted by bytes.
-std::vector<std::string> names_in(const std::string& folder) {
+struct Entry {
+  std::string name;
+  bool maybe_folder = true;  // false: a file, known without a call of stat, which takes long on network file systems
+  bool operator<(const Entry& other) const { return name < other.name; }
+};
+
+// Entries of a folder, sorted by the bytes of their names.
+std::vector<Entry> entries_in(const std::string& folder) {
   const std::unique_ptr<DIR, CloseDir> dir(::opendir(folder.c_str()));
   if (!dir) throw_io("reading the folder", folder, errno);
-  std::vector<std::string> names;
+  std::vector<Entry> entries;
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(dir.get());
     if (!entry && errno != 0) throw_io("reading the folder", folder, errno);
     if (!entry) break;
     const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
+    if (name != "." && name != "..") entries.push_back({name, entry->d_type != DT_REG});
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  std::sort(entries.begin(), entries.end());
+  return entries;
 }
 
 using FolderId = std::pair<dev_t, ino_t>;
@@ -62,9 +68,9 @@ std::optional<FolderId> folder_at(const std::string& path) {
 class FolderWalk {
  public:
   void add_root(const std::string& root, ImageSource& source) {
-    for (const std::string& name : names_in(root)) {
+    for (const auto& [name, maybe_folder] : entries_in(root)) {
       const std::string path = cat(root, root.ends_with('/') ? "" : "/", name);
-      if (name[0] == '.' || !folder_at(path)) {
+      if (name[0] == '.' || !maybe_folder || !folder_at(path)) {
         ignore(path, source);
         continue;
       }
@@ -104,9 +110,9 @@ class FolderWalk {
       left.pop_back();
       const auto id = folder_at(folder);
       if (id && !read.insert(*id).second) continue;
-      for (const std::string& name : names_in(folder)) {
+      for (const auto& [name, maybe_folder] : entries_in(folder)) {
         std::string path = cat(folder, "/", name);
-        if (name[0] != '.' && folder_at(path))
+        if (name[0] != '.' && maybe_folder && folder_at(path))
           left.push_back(std::move(path));
         else if (name[0] != '.' && is_image_name(name))
           found.emplace_back(label, std::move(path));

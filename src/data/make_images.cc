@@ -150,24 +150,23 @@ class MakeImages {
   std::vector<std::string> existing_shards(Part part) const {
     return match_glob(escape_glob(prefix_of(part)) + "[0-9][0-9][0-9][0-9][0-9][0-9].bin");
   }
+  bool bound() const { return !other_shard_.empty(); }  // to the class names of that shard
   int64_t images_in(Part part) const { return writers_[part] ? writers_[part]->images() : 0; }
 
   // Sets the class names of the shards, and the label that each class of the source has there.
   void name_classes() {
-    std::vector<std::string> others;
     for (const Part part : {kTrain, kValid})
-      if (!writes_[part]) others = existing_shards(part);
-    bound_ = !others.empty();
-    classes_ = bound_ ? with_context(cat(others.front(), " exists, and its labels are needed"),
-                                     [this] { return read_classes(); })
-                      : source_.classes;
+      if (const auto others = existing_shards(part); !writes_[part] && !others.empty()) other_shard_ = others.front();
+    classes_ = bound() ? with_context(cat(other_shard_, " exists, and its labels are needed"),
+                                      [this] { return read_classes(); })
+                       : source_.classes;
     std::map<std::string, int64_t> labels;
     for (size_t i = 0; i < classes_.size(); ++i) labels[classes_[i]] = int64_t(i);
     for (const std::string& name : source_.classes) {
       const auto found = labels.find(name);
       if (found == labels.end())
         refuse("class \"", name, "\" of ", options_.inputs.front(), " is not in ", classes_path(), ", which names the ",
-               classes_.size(), " classes of ", others.front(), ": choose another output prefix, or remove that shard");
+               classes_.size(), " classes of ", other_shard_, ": choose another output prefix, or remove that shard");
       labels_.push_back(found->second);
     }
   }
@@ -190,6 +189,18 @@ class MakeImages {
     conversion_.resize_to = options_.resize_to > 0 ? options_.resize_to : size;
     conversion_.valid_every = options_.valid_every;
     require_valid(conversion_.format, options_.inputs.front());
+    if (bound()) require_format_of(other_shard_);
+  }
+
+  // Images of both splits are of one size, since one model reads them.
+  void require_format_of(const std::string& path) const {
+    const ImageFormat& f = conversion_.format;
+    std::array<int32_t, 5> words{};  // version, classes, channels, height, width
+    pread_all(open_regular(path), std::as_writable_bytes(std::span(words)), 8, path);
+    if (words != std::array{1, int32_t(f.classes), int32_t(f.channels), int32_t(f.height), int32_t(f.width)})
+      refuse(path, " has images of ", words[1], " classes, ", words[2], " channel(s) and ", words[3], " x ", words[4],
+             " pixels, these are of ", f.classes, " classes, ", f.channels, " channel(s) and ", f.height, " x ",
+             f.width, " pixels: give the --size and --channels that it was made with, or remove it");
   }
 
   void require_new_outputs() const {
@@ -198,7 +209,7 @@ class MakeImages {
       if (writes_[part])
         for (const std::string& path : existing_shards(part)) existing.push_back(path);
     struct stat status {};
-    if (!bound_ && ::lstat(classes_path().c_str(), &status) == 0) existing.push_back(classes_path());
+    if (!bound() && ::lstat(classes_path().c_str(), &status) == 0) existing.push_back(classes_path());
     if (!existing.empty() && !options_.overwrite)
       refuse(existing.front(), " exists already: choose another output prefix, or give --overwrite");
   }
@@ -249,7 +260,7 @@ class MakeImages {
               result_.bad_images > 0 ? cat(", ", result_.bad_images, " damaged ones, the first: ", first_problem_) : "",
               source_.ignored > 0 ? cat(", ", source_.ignored, " other files, such as ", source_.first_ignored) : ""),
           Exit::usage);
-    if (!bound_) {
+    if (!bound()) {
       std::string text;
       for (const std::string& name : classes_) text += name + "\n";
       write_file(classes_path(), text);
@@ -263,7 +274,7 @@ class MakeImages {
       for (const std::string& old : existing_shards(part))
         if (!writers_[part] || old != shard_of(part)) remove_tree(old);
     }
-    if (!bound_) result_.files.push_back(classes_path());
+    if (!bound()) result_.files.push_back(classes_path());
   }
 
   void warn_about_classes() {
@@ -303,7 +314,7 @@ class MakeImages {
   const MakeImagesOptions& options_;
   ImageSource source_;
   std::array<bool, 2> writes_{};  // [Part]
-  bool bound_ = false;            // the class names are those of an existing shard
+  std::string other_shard_;       // of the split that is not written, if one exists
   std::vector<std::string> classes_;
   std::vector<int64_t> labels_;  // [classes of the source]
   Conversion conversion_;

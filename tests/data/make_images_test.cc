@@ -437,6 +437,10 @@ TEST(MakeImages, BothSplitsShareClassNames) {
   write_image(dir / "test/d/x.pgm", pgm(2, 2, 3));
   o.overwrite = true;
   EXPECT_ERROR(make_images(o), "class \"d\"", dir / "out/p_classes.txt", "3 classes");
+  std::filesystem::remove_all(dir / "test/d");
+  o.size = 3;
+  EXPECT_ERROR(make_images(o), dir / "out/p_train_000000.bin has images of 3 classes, 3 channel(s) and 2 x 2 pixels",
+               "3 x 3 pixels", "--size");
   std::filesystem::remove(dir / "out/p_classes.txt");
   EXPECT_ERROR(make_images(o), dir / "out/p_train_000000.bin", dir / "out/p_classes.txt");
 }
