@@ -158,6 +158,21 @@ TEST(Pictures, DamagedBytesNeverCrash) {
   }
 }
 
+TEST(Pictures, JpegFilesOfManyScansAreErrors) {
+  const std::string bytes = read_bytes(kPictures + "progressive.jpg");
+  const size_t begin = bytes.find("\xff\xda");  // the first scan, which sets the mean of each block
+  size_t end = begin + 2;
+  while (bytes[end] != '\xff' || bytes[end + 1] == 0) ++end;
+  const auto repeated = [&](int times) {
+    std::string scans;
+    for (int i = 0; i < times; ++i) scans += bytes.substr(begin, end - begin);
+    return error_of([&] { decode_image(bytes.substr(0, begin) + scans + bytes.substr(end), "x.jpg"); });
+  };
+  if (has(repeated(1), "built without libjpeg")) GTEST_SKIP() << "no libjpeg";
+  EXPECT_EQ(repeated(50), "no error");
+  expect_parts(repeated(120), {"x.jpg", "damaged JPEG data"});
+}
+
 TEST(Pictures, PgmHeadersAreChecked) {
   const auto refused = [](const std::string& bytes, const std::string& part) {
     EXPECT_ERROR(decode_image(bytes, "x.pgm"), "x.pgm", part);
