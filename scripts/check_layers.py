@@ -16,8 +16,8 @@ from pathlib import Path
 MAX_LINES = {".cu": 800}
 DEFAULT_MAX_LINES = 600
 SOURCES = {".h", ".cc", ".inl", ".cu", ".cuh"}
-THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "zlib.h", "zstd.h", "openssl/", "dnnl", "oneapi/",
-               "gtest/", "gmock/")
+THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "zlib.h", "zstd.h", "jpeglib.h", "jerror.h",
+               "png.h", "openssl/", "dnnl", "oneapi/", "gtest/", "gmock/")
 # Headers that belong to one place: pattern of the header -> pattern of the files that may include it, from src/.
 PLACES = {
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",

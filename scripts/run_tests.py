@@ -72,6 +72,7 @@ NO_LEAK_SEARCH = "LeakSanitizer has encountered a fatal error"  # a failure of t
 ESSENTIAL = ("test_configs", "test_convert", "test_refusals", "test_resume", "test_report")
 FUZZ_SEEDS = {  # inputs that reach deep at once
     "config_fuzz": ["configs/*.json"],
+    "image_fuzz": ["tests/data/fixtures/pictures/*.*g", "tests/data/fixtures/pictures/*.p?m"],
     "parquet_fuzz": ["tests/data/fixtures/*.parquet"],
     "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
     "side_files_fuzz": ["data/fixtures/*.idx", "data/fixtures/*.ds.*"],

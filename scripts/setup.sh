@@ -23,7 +23,7 @@ done
 
 packages=(build-essential cmake ninja-build ccache git python3
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev libssl-dev
-  libpcre2-dev zlib1g-dev libzstd-dev)
+  libpcre2-dev zlib1g-dev libzstd-dev libjpeg-dev libpng-dev)
 [ -z "$quickstart" ] || packages+=(bible-kjv bible-kjv-text fortunes fortune-mod)
 
 # The clang that the distribution calls `clang`: the fuzzing run-time is a package with its number in the name.

@@ -29,6 +29,7 @@ void add_config(Cli&);
 void add_tokenize(Cli&);
 void add_data(Cli&);
 void add_data_samples(Cli&, Verb data);
+void add_data_images(Cli&, Verb data);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_bench_device(Cli&, Verb bench);

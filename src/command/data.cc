@@ -1,4 +1,4 @@
-// athanor data info|verify: thin wrappers of data/report.h (data dump: data_dump.cc).
+// athanor data info|verify: thin wrappers of data/report.h (data dump: data_dump.cc, data images: data_images.cc).
 #include <cstdio>
 #include <memory>
 
@@ -37,7 +37,7 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
 }  // namespace
 
 void add_data(Cli& cli) {
-  Verb verb = cli.app.add_verb("data", "look at token shards");
+  Verb verb = cli.app.add_verb("data", "look at token shards, make image shards");
   verb.require_verb();
   add_report(cli, verb, "info",
              "print counts, documents, frequencies, an excerpt and problems; exit code 1 if there are any", data_info);
@@ -45,6 +45,7 @@ void add_data(Cli& cli) {
     return DataInfo{data_verify(o), true};
   });
   add_data_samples(cli, verb);
+  add_data_images(cli, verb);
 }
 
 }  // namespace athanor

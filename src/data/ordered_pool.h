@@ -1,6 +1,9 @@
 // Threads that process a stream of jobs and return results in job order, so that the outcome does not depend on the
 // number of threads.
 #pragma once
+#include <sched.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,6 +17,12 @@
 #include "base/thread.h"
 
 namespace athanor {
+
+// Cores that this process may run on.
+inline int64_t allowed_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
 
 template <class Job, class Result>
 class OrderedPool {

@@ -20,8 +20,8 @@ constexpr int64_t kMaxFooter = int64_t{256} << 20;  // footers in published corp
 [[noreturn]] void damaged_footer(const std::string& what) { throw Error(cat("damaged metadata: ", what)); }
 
 // Field numbers and enums below: [apache/parquet-format src/main/thrift/parquet.thrift].
-constexpr const char* kTypes[] = {"BOOLEAN", "INT32",  "INT64",      "INT96",
-                                  "FLOAT",   "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"};
+constexpr const char* kPhysicalTypes[] = {"BOOLEAN", "INT32",  "INT64",      "INT96",
+                                          "FLOAT",   "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"};
 constexpr int64_t kByteArray = 6;
 constexpr const char* kCodecs[] = {"UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"};
 
@@ -181,7 +181,7 @@ class FooterReader {
     if (e.children > 0) not_texts("a group of nested columns");
     if (e.repetition == 2) not_texts("a list (REPEATED)");
     if (e.repetition < 0 || e.repetition > 2) damaged_footer(cat("repetition type ", e.repetition));
-    if (e.type != kByteArray) not_texts(cat("of type ", name_in(kTypes, e.type.value_or(-1))));
+    if (e.type != kByteArray) not_texts(cat("of type ", name_in(kPhysicalTypes, e.type.value_or(-1))));
     const auto is_one_of = [](int64_t value, std::initializer_list<int64_t> allowed) {
       return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
     };

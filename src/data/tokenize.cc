@@ -1,6 +1,5 @@
 #include "data/tokenize.h"
 
-#include <sched.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -49,11 +48,6 @@ void require_sane(const TokenizeOptions& o) {
     refuse("output format: expected \"llm.c\" or \"megatron\", got \"", o.output_format, "\"");
   if (o.threads < 0) refuse("threads: expected 0 (all cores) or more, got ", o.threads);
   if (d.separator.size() > 4096) refuse("separator: expected at most 4096 bytes, got ", d.separator.size());
-}
-
-int64_t cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
 // Identity of a run: a hash of everything that the output depends on. Input files are identified by path, size and
@@ -208,7 +202,7 @@ class Run {
   }
 
   void encode_all() {
-    const int64_t threads = options_.threads > 0 ? options_.threads : cores();
+    const int64_t threads = options_.threads > 0 ? options_.threads : allowed_cores();
     DocumentStream stream(options_.documents, tokenizer_, state_.position);
     using Pool = OrderedPool<Job, Encoded>;
     Pool pool(threads, options_.threads > 0 ? Pool::Fewer::refused : Pool::Fewer::allowed, [this] {

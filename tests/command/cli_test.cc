@@ -81,6 +81,9 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   expect_refused({"data", "info", "x", "--vocab-size", "-3"}, {"--vocab-size: expected", "got -3"});
   expect_refused({"data", "verify", "x", "--vocab-size", "0"}, {"--vocab-size: expected", "got 0"});
   expect_refused({"data", "info", "x", "--eod-id", "-7"}, {"--eod-id: expected", "got -7"});
+  expect_refused({"data", "images", "x"}, {"--output-prefix"});
+  expect_refused({"data", "images", "x", "--output-prefix", "p", "--split", "test"}, {"--split", "test", "val"});
+  expect_refused({"data", "images", "x", "--output-prefix", "p", "--size", "0"}, {"--size: expected", "got 0"});
   expect_refused(sample("--stop", ""), {"--stop: expected a text"});
   expect_refused({"report", "x", "--every", "3"}, {" requires --watch"});
   expect_refused(sample("--max-tokens", "1.5"), {"--max-tokens: expected a whole number, got 1.5"});

@@ -31,6 +31,7 @@ NOT_RUN = [
     (r"mpirun", "needs MPI; tests/ranks runs it"),
     (r"HOST:PORT", "needs other machines"),
     (r"\.tiktoken", "needs a downloaded tokenizer"),
+    (r"idx3-ubyte", "needs a downloaded data set"),
     (r"^scripts/gpu/|^scripts/bench/gpu/", "needs a GPU or PyTorch"),
     (r"^scripts/bench/|^scripts/make_(recipe_)?references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json|train configs/moe-small\.json", "minutes"),
@@ -115,6 +116,8 @@ class Documents(SystemTest):
         text = (ROOT / "README.md").read_text() * 8
         (here / "book.txt").write_text(text)
         (here / "more.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.splitlines()[:200]))
+        for part in ("train/flower", "train/tree", "test/tree"):
+            shutil.copytree(ROOT / "tests" / "data" / "fixtures" / "pictures", here / "photos" / part)
         for prefix in ("runs/quickstart/data/text", "data/other"):
             self.run_program("tokenize", "--input", "book.txt", "--output-prefix", prefix)
         self.run_program("train", "configs/quickstart.json")
