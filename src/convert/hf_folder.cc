@@ -100,13 +100,14 @@ void require_prunable(const ModelFolder& model, const PrunedExport& how) {
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
   const ModelType family = model.config().model_type;
   if ((options.fp8 || options.ints || options.gptq || options.nested_nf4) &&
-      ((model.in_out() && !options.nested_nf4) || has_experts(family)))
+      ((model.in_out() && !options.nested_nf4) || has_experts(family) || reads_images(model.config())))
     throw Error(cat("export: ", name_of(family), " cannot be written in ",
                     options.fp8          ? "FP8"
                     : options.gptq       ? "GPTQ's format"
                     : options.nested_nf4 ? "bitsandbytes' NF4"
                                          : "packed integers",
-                    family == ModelType::gpt2
+                    reads_images(model.config()) ? ""
+                    : family == ModelType::gpt2
                         ? ": its matrices are [in, out], which readers of such weights do not support"
                         : ": it has experts, and such folders cannot say that the router is not quantized",
                     "; take f32, bf16 or f16"),
@@ -174,6 +175,17 @@ std::string tokenizer_folder(const ModelFolder& model) {
   return at->path();
 }
 
+namespace {
+
+void carry_tokenizer(const ModelFolder& model, FolderWriter& writer) {
+  const std::string from = tokenizer_folder(model);
+  const std::vector<std::string> carried = carried_files(from, model.links());
+  for (const std::string& name : carried) writer.text(name, read_file_in(from, name, kMaxTextBytes, model.links()));
+  if (carried.empty()) log::info(model.path(), ": no tokenizer next to the weights, none is written");
+}
+
+}  // namespace
+
 int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options) {
   NewFolder folder(out);
   FolderWriter writer(folder.path(), options.checkpoint);
@@ -194,10 +206,10 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
                                             : options.ints     ? quantization_config_json(*options.ints)
                                             : options.fp8      ? quantization_config_json(*options.fp8)
                                                                : ""));
-  const std::string from = tokenizer_folder(model);
-  const std::vector<std::string> carried = carried_files(from, model.links());
-  for (const std::string& name : carried) writer.text(name, read_file_in(from, name, kMaxTextBytes, model.links()));
-  if (carried.empty()) log::info(model.path(), ": no tokenizer next to the weights, none is written");
+  if (reads_images(model.config()))
+    writer.text("preprocessor_config.json", image_processor_json(model.config()));
+  else
+    carry_tokenizer(model, writer);
   if (options.manifest) writer.manifest();
   folder.commit();
   return bytes;

@@ -54,13 +54,13 @@ class CountTable {
   size_t used_ = 0;
 };
 
-using Run = std::span<const int32_t>;  // consecutive tokens of a stream
+using Stretch = std::span<const int32_t>;  // consecutive tokens of a stream
 
 class Counts {
  public:
   explicit Counts(int64_t vocab_size) : vocab_(uint64_t(vocab_size)), single_(vocab_) {}
   // Counts the n-grams within the run.
-  void add(Run tokens) {
+  void add(Stretch tokens) {
     total_ += double(tokens.size());
     for (size_t i = 0; i < tokens.size(); ++i) {
       const uint64_t c = uint64_t(tokens[i]);
@@ -88,7 +88,7 @@ class Counts {
 
 // Calls fn with the probabilities of every token of the run that has two predecessors in it.
 template <class Fn>
-void each(const Counts& counts, Run tokens, Fn&& fn) {
+void each(const Counts& counts, Stretch tokens, Fn&& fn) {
   for (size_t i = 2; i < tokens.size(); ++i)
     fn(counts(uint64_t(tokens[i - 2]), uint64_t(tokens[i - 1]), uint64_t(tokens[i])));
 }
@@ -98,7 +98,7 @@ using Weights = std::array<double, kOrders>;
 double mix(const Weights& w, const std::array<double, kOrders>& p) { return w[0] * p[0] + w[1] * p[1] + w[2] * p[2]; }
 
 // Fits the mixture weights by expectation maximization; orders above `orders` get weight 0.
-Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
+Weights fit(const Counts& counts, std::span<const Stretch> held_out, int orders) {
   constexpr int kSteps = 12;       // the loss changes by less than 1e-3 well before
   constexpr double kFloor = 1e-3;  // minimum weight of the unigram, whose probability is never 0
   Weights w{};
@@ -106,7 +106,7 @@ Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
   for (int step = 0; step < kSteps; ++step) {
     Weights share{};
     double seen = 0;
-    for (const Run& run : held_out)
+    for (const Stretch& run : held_out)
       each(counts, run, [&](const std::array<double, kOrders>& p) {
         const double total = mix(w, p);
         for (size_t i = 0; i < kOrders; ++i) share[i] += w[i] * p[i] / total;
@@ -126,9 +126,9 @@ Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
 // representative. No n-gram spans the gap that a run leaves. A held-out run begins with the two tokens before it, so
 // that all its own tokens have their original context.
 struct Division {
-  std::vector<Run> kept, held_out;
+  std::vector<Stretch> kept, held_out;
 };
-Division hold_out(Run tokens) {
+Division hold_out(Stretch tokens) {
   const size_t run = std::clamp<size_t>(tokens.size() / 2000, 3, 1000);
   Division parts;
   for (size_t begin = 0; begin < tokens.size(); begin += 20 * run) {
@@ -158,7 +158,7 @@ NgramBaselines ngram_baselines(std::span<const int32_t> train, std::span<const i
   {
     const Division parts = hold_out(train);
     Counts counts(vocab_size);
-    for (const Run& run : parts.kept) counts.add(run);
+    for (const Stretch& run : parts.kept) counts.add(run);
     bigram = fit(counts, parts.held_out, 2);
     trigram = fit(counts, parts.held_out, 3);
   }
