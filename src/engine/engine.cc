@@ -81,18 +81,8 @@ void Engine::commit() {
   std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Stream::compute);
-  for (const MicroInputs& each : micro_inputs_) {
-    init_teacher_logits(each.top);
-    if (!each.batch.pixels) continue;
-    const std::vector<uint8_t> black(each.batch.pixels.bytes());  // for steps without data
-    device.copy(each.batch.pixels.data, black.data(), black.size(), Stream::compute);
-    device.sync();
-  }
-  if (class_rows_) {
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = int32_t(int64_t(i) * options_.seq_length);
-    device.copy(class_rows_.data, rows.data(), class_rows_.bytes(), Stream::compute);
-    device.sync();
-  }
+  for (const MicroInputs& each : micro_inputs_) init_teacher_logits(each.top);
+  init_images();
   StepState state;
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
@@ -265,16 +255,6 @@ void Engine::run_evaluation(Ctx c, int chunk) {
   if (part_.ranks == 1) return;
   c.all_reduce(backend_.mesh.context(), eval_sum_);
   c.all_gather(backend_.mesh.context(), inputs.all_losses, inputs.losses);
-}
-
-void Engine::predict_classes(Ctx& c, const Var& x) {
-  const Buffer z =
-      athanor::logits({c, model_->params()}, c.var(x.keep()), class_rows_, model_->head(), model_->head_bias());
-  c.run(TopLogits{.ids = classes_.ids,
-                  .values = classes_.values,
-                  .rest = classes_.rest,
-                  .logits = z.t,
-                  .vocab = model_->config().vocab_size});
 }
 
 // With logical shards, a unit has one slice per leaf, each with its own sum.

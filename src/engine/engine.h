@@ -450,6 +450,7 @@ class Engine {
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Stream::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx, int chunk);
+  void init_images();
   void predict_classes(Ctx&, const Var& x);  // x: [N, C], output of the final norm
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);

@@ -80,6 +80,32 @@ Engine::TopLogitsOfBatch Engine::top_logits(std::span<const int32_t> tokens) {
   return out;
 }
 
+// Sets the rows of class tokens, and black images for steps without data.
+void Engine::init_images() {
+  Device& device = backend_.device;
+  for (const MicroInputs& each : micro_inputs_) {
+    if (!each.batch.pixels) continue;
+    const std::vector<uint8_t> black(each.batch.pixels.bytes());
+    device.copy(each.batch.pixels.data, black.data(), black.size(), Stream::compute);
+    device.sync();
+  }
+  if (!class_rows_) return;
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < class_rows_.numel(); ++i) rows.push_back(int32_t(i * options_.seq_length));
+  device.copy(class_rows_.data, rows.data(), class_rows_.bytes(), Stream::compute);
+  device.sync();
+}
+
+void Engine::predict_classes(Ctx& c, const Var& x) {
+  const Buffer z =
+      athanor::logits({c, model_->params()}, c.var(x.keep()), class_rows_, model_->head(), model_->head_bias());
+  c.run(TopLogits{.ids = classes_.ids,
+                  .values = classes_.values,
+                  .rest = classes_.rest,
+                  .logits = z.t,
+                  .vocab = model_->config().vocab_size});
+}
+
 std::vector<int32_t> Engine::predicted_classes() {
   if (!class_rows_) return {};
   std::vector<int32_t> out(size_t(classes_.ids.numel()));

@@ -34,6 +34,7 @@ const std::map<std::string, int64_t> kParameters = {
     {"qwen2.5-7b", 7615616512},
     {"quickstart", 3476480},
     {"moe-small", 10562560},
+    {"vit-fashion-mnist", 305034},
     {"mixtral-8x7b", 46702792704},
     {"qwen3-30b-a3b", 30532122624},
     // 12 layers of 12 x 768^2, embedding and head of 32768 x 768, two scalars per layer; the same of 24 layers of 1536

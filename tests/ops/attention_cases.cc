@@ -53,6 +53,11 @@ AttentionShape sparse(AttentionShape shape, SparsePattern pattern) {
   return shape;
 }
 
+AttentionShape not_causal(AttentionShape shape) {
+  shape.causal = false;
+  return shape;
+}
+
 std::vector<Setting> settings() {
   const Span whole33{0, 33, 0, 33, 0, 0};
   return {
@@ -102,6 +107,7 @@ std::vector<Setting> settings() {
        17,
        17,
        sparse(heads(2, 1, 8), {5, 2})},
+      {"not causal", {{0, 70, 0, 70, 70, 0}, {70, 70, 70, 70, 70, 0}}, 140, 140, not_causal(heads(2, 2, 64))},
       {"cache, sparse", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, sparse(heads(2, 1, 16), {16, 4})},
       {"cache with window", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, heads(2, 1, 16, 8)},
   };

@@ -69,6 +69,35 @@ class ShippedConfigTest(SystemTest):
         self.assertEqual(exported["vocab_size"], config["model"]["vocab_size"])
 
 
+    def check_images(self, path):
+        """From image files to an exported classifier: the configuration at half its depth, on images of two classes."""
+        sizes = {"images": (3, [40, 28, 28]), "labels": (1, [40])}
+        for split, first in (("train", 0), ("t10k", 40)):
+            values = {"images": b"".join(bytes([200 * (i % 2), i % 50] * 392) for i in range(first, first + 40)),
+                      "labels": bytes(i % 2 for i in range(40))}
+            for kind, (rank, shape) in sizes.items():
+                header = bytes([0, 0, 8, rank]) + b"".join(n.to_bytes(4, "big") for n in shape)
+                (self.folder / f"{split}-{kind}-idx{rank}-ubyte").write_bytes(header + values[kind])
+        prefix = "data/fashion-mnist/images"
+        self.run_program("data", "images", "train-images-idx3-ubyte", "--output-prefix", prefix)
+        self.run_program("data", "images", "t10k-images-idx3-ubyte", "--output-prefix", prefix, "--split", "val")
+        run = {"save": "run", "train_iters": 30, "global_batch_size": 8, "eval_interval": 30, "eval_iters": 5,
+               "model.num_hidden_layers": 3, "schedule.lr_warmup_iters": 1, "threads": 1, "logging.peak_tflops": 0.1}
+        sets = [part for key, value in run.items() for part in ("--set", f"{key}={value}")]
+        self.assertIn("parameters", self.run_program("plan", path, *sets).out)
+        self.run_program("train", path, *sets, "--set", "exit_duration_in_mins=1e-7", code=REQUEUE)
+        self.run_program("train", path, *sets)
+        self.assertEqual([r["accuracy"] for r in self.records() if r["event"] == "eval"], [1.0])
+        found = json.loads(self.run_program("eval", "run", "--json").out)
+        self.assertEqual((found["accuracy"], found["images"]), (1.0, 40))
+        self.run_program("export", "run", "out")
+        self.assertEqual(json.loads((self.folder / "out" / "config.json").read_text())["image_size"], 28)
+        self.assertEqual(json.loads((self.folder / "out" / "preprocessor_config.json").read_text())["image_mean"], [0.286])
+        of_folder = json.loads(self.run_program("eval", "out", "--data", prefix + "_val_*.bin", "--json").out)
+        self.assertAlmostEqual(of_folder["loss"], found["loss"], delta=1e-3)
+        for verb in (["sample", "--checkpoint", "run", "--prompt", "a"], ["export", "run", "x.gguf", "--format", "gguf"]):
+            self.assertIn("vit", self.run_program(*verb, code=USAGE).err)
+
     def check_recipe(self, path):
         """Beyond check(): ranks are the same run, the checkpoint evaluates and samples, and is exported or refused."""
         self.check(path)
@@ -100,7 +129,8 @@ def add_tests():
     for folder, check in (("configs", ShippedConfigTest.check), ("configs/recipes", ShippedConfigTest.check_recipe)):
         for path in sorted((ROOT / folder).glob("*.json")):
             def test(self, path=path, check=check):
-                check(self, path)
+                images = json.loads(path.read_text())["model"]["model_type"] == "vit"
+                (ShippedConfigTest.check_images if images else check)(self, path)
             setattr(ShippedConfigTest, "test_" + path.stem.replace("-", "_").replace(".", "_"), test)
 
 
