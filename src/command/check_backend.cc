@@ -37,7 +37,7 @@ Exit check_backend(const CheckBackendArgs& args) {
       for (auto* side : {&tokens, &targets})
         for (int32_t& t : *side)
           t = int32_t(random_bits(uint64_t(config.seed), stream_of("check tokens"), draw++) %
-                      uint64_t(config.model.vocab_size));
+                      uint64_t(input_tokens(config.model)));
       engine->micro_batch(tokens, targets, clock);
     }
     engine->finish_step();

@@ -153,7 +153,7 @@ void AdapterFolder::find_modules() {
     for (const auto& [name, place] : files_->tensors()) add(name);
   else
     for (const auto& [name, info] : checkpoint_->tensors())  // names of optimizer tensors have prefixes
-      if (name.starts_with("model.") || name.starts_with("transformer.")) add(name);
+      if (name.starts_with("model.") || name.starts_with("transformer.") || name.starts_with("vit.")) add(name);
   modules_.assign(found.begin(), found.end());
   if (modules_.empty()) throw Error(cat(path_, ": holds no adapters"));
 }

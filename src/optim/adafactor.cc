@@ -16,7 +16,7 @@ struct Sides {
   int64_t rows, columns;
 };
 Sides sides_of(const ParamStore::Piece& piece) {
-  const Shape& shape = piece.slice->shape;
+  const Shape shape = piece.slice->as_matrix();
   return shape.rank == 1 ? Sides{shape[0], 1} : Sides{shape[0], shape[1]};
 }
 std::vector<int64_t> rows_of(const ParamStore& params) {

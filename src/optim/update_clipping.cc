@@ -15,7 +15,7 @@ void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> te
   const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
   const auto pieces = params.pieces();
   const auto rows_of = [&](const UpdateRange& t) {
-    const Shape& shape = pieces[t.piece].slice->shape;
+    const Shape shape = pieces[t.piece].slice->as_matrix();
     return shape.rank == 1 ? 1 : shape[0];
   };
   const int64_t leaves = params.leaves();

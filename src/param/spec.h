@@ -15,6 +15,16 @@ struct HfSlice {
   std::string name;
   Shape shape;
   int64_t offset = 0;  // elements from the start of the parameter
+
+  // A shape of more than two sides as a matrix or vector: [C, 3, p, p] becomes [C, 3 p p], [1, N, C] becomes [N, C],
+  // [1, 1, C] becomes [C].
+  Shape as_matrix() const {
+    if (shape.rank <= 2) return shape;
+    int first = 0;
+    while (first + 1 < shape.rank && shape[first] == 1) ++first;
+    if (first + 1 >= shape.rank) return {shape.numel()};
+    return {shape[first], shape.numel() / shape[first]};
+  }
 };
 
 // How a parameter may be sliced for tensor parallelism: along `axis`, within each of its consecutive parts (queries,

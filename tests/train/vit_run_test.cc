@@ -3,6 +3,7 @@
 #include <cmath>
 #include <csignal>
 
+#include "convert/model_folder.h"
 #include "data/image_file.h"
 #include "tests/train/trainer_rig.h"
 
@@ -59,6 +60,22 @@ TEST_F(VitRun, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   ASSERT_EQ(run(vit("parts")), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes("parts", 60, file), bytes("whole", 60, file)) << file;
+}
+
+// Patches have weights [C, 1, p, p] and positions [1, N, C] in files, which these optimizers see as matrices.
+TEST_F(VitRun, OptimizersOfMatricesTrain) {
+  for (const std::string rule : {"adafactor", "muon", "lamb"}) {
+    ASSERT_EQ(run(vit(rule, {"optimizer=" + rule})), Exit::done) << rule;
+    EXPECT_LT(history(rule).evals.back().loss, std::log(4.0)) << rule;
+  }
+}
+
+TEST_F(VitRun, AdaptersAreMergedWhenTheirCheckpointIsRead) {
+  ASSERT_EQ(run(vit("base")), Exit::done);
+  ASSERT_EQ(run(vit("lora", {"init_from=" + (dir_ / "base"), "lora.rank=2"})), Exit::done);
+  const ModelFolder merged(dir_ / "lora");
+  const auto adapted = [](const ModelFolder::Weight& w) { return w.adapted; };
+  EXPECT_EQ(std::ranges::count_if(merged.weights(), adapted), 2 * 6) << "q, k, v, out, up and down of two blocks";
 }
 
 TEST_F(VitRun, ChangedImagesAreRefusedOnResume) {
