@@ -163,7 +163,7 @@ void CpuOps::run(const EmbeddingBwd& op, void*) {
 }
 
 void CpuOps::run(const Patchify& op, void*) {
-  const int64_t columns = op.shape.columns(), rows = 1 + op.shape.patches();
+  const int64_t columns = op.shape.columns(), rows = 1 + op.shape.patches(), patch = op.shape.patch;
   by_float(op.y.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     pool_.parallel_ranges(op.y.rows(), row_grain(columns), [&](int64_t begin, int64_t end) {
@@ -174,10 +174,11 @@ void CpuOps::run(const Patchify& op, void*) {
           continue;
         }
         const uint8_t* image = op.pixels.as<uint8_t>() + i / rows * op.shape.pixels();
-        for (int64_t c = 0; c < columns; ++c) {
-          const auto channel = size_t(op.shape.channel(c));
-          const auto pixel = float(image[op.shape.pixel(i % rows - 1, c)]);
-          row[c] = from_float<T>(op.scale[channel] * pixel + op.shift[channel]);
+        for (int64_t first = 0; first < columns; first += patch) {  // a row of pixels of one channel
+          const auto channel = size_t(op.shape.channel(first));
+          const float scale = op.scale[channel], shift = op.shift[channel];
+          const uint8_t* pixels = image + op.shape.pixel(i % rows - 1, first);
+          for (int64_t x = 0; x < patch; ++x) row[first + x] = from_float<T>(scale * float(pixels[x]) + shift);
         }
       }
     });

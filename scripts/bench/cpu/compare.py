@@ -42,6 +42,7 @@ SHAPES = {
     "gpt2-11m": dict(layers=6, hidden=384, heads=6, time=256, batch=8, vocab=256, steps=10, warmup=2),
     "gpt2-124m": dict(layers=12, hidden=768, heads=12, time=256, batch=4, vocab=50257, steps=4, warmup=1),
     "mixtral-11m": dict(layers=4, hidden=256, heads=4, time=256, batch=8, vocab=256, experts=8, chosen=2, width=384, steps=10, warmup=2),
+    "vit-s16": dict(layers=12, hidden=384, heads=6, time=197, batch=8, vocab=1000, image=224, patch=16, steps=6, warmup=1),
 }
 
 
@@ -104,12 +105,13 @@ class AthanorSide:
 
 
 def athanor_config(shape, args):
+    vit = {"model_type": "vit", "image_size": shape["image"], "patch_size": shape["patch"]} if "image" in shape else {}
     mixture = {"model_type": "mixtral", "num_experts": shape["experts"], "num_experts_per_tok": shape["chosen"],
                "intermediate_size": shape["width"], "rope_theta": 10000, "router_aux_loss_coef": 0} if "experts" in shape else {}
     return {
         "model": {"model_type": "gpt2", "vocab_size": shape["vocab"], "hidden_size": shape["hidden"],
                   "num_hidden_layers": shape["layers"], "num_attention_heads": shape["heads"],
-                  "max_position_embeddings": shape["time"]} | mixture,
+                  "max_position_embeddings": shape["time"]} | mixture | vit,
         "seq_length": shape["time"], "global_batch_size": shape["batch"], "micro_batch_size": shape["batch"],
         "precision": args.precision, "train_iters": 1000, "learning_rate": 3e-4, "threads": args.threads,
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The PyTorch side of compare.py: training steps of GPT-2 or of a mixture of experts in plain PyTorch, driven by one JSON object
-per line on stdin.
+"""The PyTorch side of compare.py: training steps of GPT-2, of a mixture of experts or of a vision transformer in plain
+PyTorch, driven by one JSON object per line on stdin.
 
 It answers each {"steps": n, "warmup": m} with {"step_ms": [...], "tokens_per_second": x, ...} on one line and sleeps in
 between, so that compilation is paid once and the cores are free for others. Started by compare.py with its settings.
@@ -60,9 +60,9 @@ class Linear(nn.Linear):
 
 
 class Block(nn.Module):
-    def __init__(self, hidden, heads, onednn):
+    def __init__(self, hidden, heads, onednn, causal=True):
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.qkv, self.out = Linear(hidden, 3 * hidden, onednn), Linear(hidden, hidden, onednn)
         self.up, self.down = Linear(hidden, 4 * hidden, onednn), Linear(4 * hidden, hidden, onednn)
@@ -71,9 +71,9 @@ class Block(nn.Module):
         batch, time_, hidden = x.shape
         q, k, v = (part.view(batch, time_, self.heads, hidden // self.heads).transpose(1, 2)
                    for part in self.qkv(self.norm1(x)).split(hidden, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.out(y.transpose(1, 2).reshape(batch, time_, hidden))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh" if self.causal else "none"))
 
 
 class Gpt2(nn.Module):
@@ -172,7 +172,41 @@ class Mixtral(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
+class Vit(nn.Module):
+    """A vision transformer with a class token and the exact GELU; forward returns the loss."""
+
+    def __init__(self, shape, onednn):
+        super().__init__()
+        hidden, self.patch = shape["hidden"], shape["patch"]
+        self.embed = Linear(3 * self.patch**2, hidden, onednn)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, hidden))
+        self.positions = nn.Parameter(torch.empty(1, shape["time"], hidden))
+        self.blocks = nn.ModuleList(Block(hidden, shape["heads"], onednn, causal=False) for _ in range(shape["layers"]))
+        self.norm, self.head = nn.LayerNorm(hidden), Linear(hidden, shape["vocab"], onednn)
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, images, labels):  # [B, 3, H, W], [B]
+        patches = F.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
+        x = torch.cat((self.class_token.expand(len(images), -1, -1), self.embed(patches)), 1) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x[:, 0])), labels)
+
+
+def make_inputs(shape):
+    """Random inputs and targets of a step."""
+    if "image" in shape:
+        images = torch.rand(shape["batch"], 3, shape["image"], shape["image"]) * 2 - 1
+        return images, torch.randint(0, shape["vocab"], (shape["batch"],))
+    stream = torch.randint(0, shape["vocab"], (shape["batch"], shape["time"] + 1))
+    return stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
+
+
 def make_model(shape, option):
+    if "image" in shape:
+        return Vit(shape, option == "onednn")
     if "experts" in shape:
         return Mixtral(shape, option == "grouped")
     return Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"], option == "onednn")
@@ -192,12 +226,11 @@ def make_step(shape, variant, precision):
     loss_of = model
     if mode != "eager":
         loss_of = torch.compile(model, mode=None if mode == "compile" else mode, dynamic=False)
-    stream = torch.randint(0, shape["vocab"], (shape["batch"], shape["time"] + 1))
-    tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
+    inputs, targets = make_inputs(shape)
 
     def step():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
-            loss = loss_of(tokens, targets)
+            loss = loss_of(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
