@@ -130,8 +130,6 @@ std::string json_line(const Prompt& prompt, const Continuation& c) {
 }
 
 Exit sample(const SampleArgs& args) {
-  if (std::ranges::find(args.stops, "") != args.stops.end())
-    throw Error("sample: --stop: expected a text, got an empty one; leave it out", Exit::usage);
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
@@ -197,7 +195,7 @@ void add_sample(Cli& cli) {
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
   verb.add_flag("--average,--ema", args->averages,
                 "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
-  Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value();
+  Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value().may_be_empty();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
   verb.add_flag("--json", args->json,
