@@ -158,13 +158,14 @@ class Run {
 
   TokenizeResult go() {
     if (!state_.parts[kTrain].closed) encode_all();
-    write_tokenizer(tokenizer_, parent_dir(options_.output_prefix));
+    TokenizerOfShards stored(tokenizer_, parent_dir(options_.output_prefix));
     TokenizeResult result{.input_bytes = state_.position.total,
                           .documents = state_.documents,
                           .train_tokens = writers_[kTrain]->tokens(),
                           .valid_tokens = writers_[kValid]->tokens()};
     result.valid_shards = writers_[kValid]->finish();
     result.train_shards = writers_[kTrain]->finish();
+    stored.keep();
     journal_.remove();
     result.summary = summarise(result);
     result.warning = encoding_warning();

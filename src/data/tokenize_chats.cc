@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -143,6 +144,24 @@ ChatShard in_order(const std::vector<ChatSample>& samples) {
   return shard;
 }
 
+// The side files of a shard that is being written. Without keep() the destructor removes them.
+class SideFiles {
+ public:
+  explicit SideFiles(const std::string& shard) : shard_(shard) {}
+  SideFiles(const SideFiles&) = delete;
+  SideFiles& operator=(const SideFiles&) = delete;
+  ~SideFiles() {
+    std::error_code ignored;
+    for (const char* end : kSideFiles)
+      if (!kept_) std::filesystem::remove(shard_ + end, ignored);
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string shard_;
+  bool kept_ = false;
+};
+
 // Writes a shard in datatrove's layout.
 void write_shard(const ChatShard& shard, const std::string& path, const Tokenizer& tokenizer) {
   const bool small = tokenizer.vocab_size() <= 65536;
@@ -152,10 +171,12 @@ void write_shard(const ChatShard& shard, const std::string& path, const Tokenize
   const auto bytes_of = [](const auto& values) {
     return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
   };
+  SideFiles side(path);
   write_file(path + ".metadata", cat(tokenizer.name(), "|", small ? 2 : 4, "\n", shard.tokens.size(), "\n"));
   write_file(path + ".index", bytes_of(shard.ends));
   write_file(path + ".loss", bytes_of(shard.learnt));
   write_file(path, tokens);  // written last: an existing shard always has its side files
+  side.keep();
 }
 
 class ChatRun {
@@ -173,7 +194,7 @@ class ChatRun {
                             : ""),
           Exit::usage);
     make_dirs(parent_dir(options_.output_prefix));
-    write_tokenizer(encoder_.tokenizer(), parent_dir(options_.output_prefix));
+    TokenizerOfShards stored(encoder_.tokenizer(), parent_dir(options_.output_prefix));
     std::ostringstream out;
     out << lines_ << " conversations, " << without_answer_ << " without an answer left out";
     if (options_.pack > 0)
@@ -190,6 +211,7 @@ class ChatRun {
       out << path_of(part) << ": " << parts_[part].size() << " conversations, " << shard.tokens.size() << " tokens, "
           << learnt << " of them learnt\n";
     }
+    stored.keep();
     return out.str();
   }
 
