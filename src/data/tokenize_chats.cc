@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "data/document_stream.h"
 #include "data/one_tokenizer.h"
+#include "data/text_encoding.h"
 #include "data/text_input.h"
 
 namespace athanor {
@@ -80,13 +81,14 @@ class ChatEncoder {
 template <class Fn>
 void for_each_line(const std::string& path, Fn&& fn) {
   constexpr size_t kRead = 1 << 20;
-  constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of files made on Windows
   TextInput input(path);
   std::string text;
   int64_t number = 0;
   for (bool ended = false; !ended || !text.empty();) {
+    const bool at_start = !ended && text.empty() && number == 0;
     if (!ended) ended = input.read(text, kRead) < kRead;
-    size_t begin = number == 0 && text.starts_with(kMark) ? kMark.size() : 0;
+    if (at_start) drop_byte_order_mark(text, path);
+    size_t begin = 0;
     for (size_t end; begin < text.size(); begin = end + 1) {
       end = text.find('\n', begin);
       if (end == text.npos && !ended) break;
