@@ -289,6 +289,15 @@ TEST_F(ReportTest, ShardsNamedTwiceAreRefused) {
   expect_parts(info_of(options), {"2 shard(s)"});
 }
 
+TEST_F(ReportTest, HeaderlessShardsNeedTheirType) {
+  write_bytes(dir / "a.bin", "nonsense, not tokens");
+  expect_parts(info_of(all()), {"a.bin", "\"uint16\" or \"uint32\", as --dtype"});
+  write_bytes(dir / "a.ds", "tokens");
+  ShardReportOptions options;
+  options.path_globs = {dir / "a.ds"};
+  expect_parts(info_of(options), {"a.ds", "\"uint16\" or \"uint32\", as --dtype"});
+}
+
 TEST_F(ReportTest, NoFilesIsAnError) {
   EXPECT_THROW(data_info(all()), Error);
   EXPECT_THROW(data_verify({}), Error);
