@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/process_mark.h"
 #include "checkpoint/store.h"
 #include "convert/gguf_model.h"
 #include "convert/new_folder.h"
@@ -82,12 +83,16 @@ TEST_F(HfFolder, NewPathsAreRidOfWhatDeadProcessesLeft) {
   const pid_t dead = ::fork();
   if (dead == 0) _exit(0);
   ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
-  std::vector<std::string> kept = {cat(".out.", getpid(), ".0.tmp"), cat(".out.5.", getpid(), ".tmp"),
-                                   cat(".other.", dead, ".tmp"), cat(".out.", dead, ".txt")};
+  const std::string mine = process_mark(), host = mine.substr(mine.find('-')), ended = cat(dead, host);
+  const std::string away = cat(dead, host == "-00000000" ? "-00000001" : "-00000000");  // of another host
+  std::vector<std::string> kept = {cat(".out.", mine, ".0.tmp"),  cat(".out.", ended, ".", mine, ".tmp"),
+                                   cat(".other.", ended, ".tmp"), cat(".out.", ended, ".txt"),
+                                   cat(".out.", away, ".tmp"),    cat(".out.", away, ".0.tmp"),
+                                   cat(".out.", dead, ".tmp"),    ".out.5.tmp"};
   std::sort(kept.begin(), kept.end());
-  const std::vector<std::string> left = {cat(".out.", dead, ".tmp"), cat(".out.", dead, ".0.tmp"),
-                                         cat(".out.", dead, ".checked"),
-                                         cat("..out.", dead, ".checked.", dead, ".tmp")};
+  const std::vector<std::string> left = {cat(".out.", ended, ".tmp"), cat(".out.", ended, ".0.tmp"),
+                                         cat(".out.", ended, ".checked"),
+                                         cat("..out.", ended, ".checked.", ended, ".tmp")};
   for (const std::vector<std::string>& names : {kept, left})
     for (const std::string& name : names) std::filesystem::create_directories(at(name) + "/weights");
   prepare_new_path(at("out/"));
