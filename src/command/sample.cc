@@ -15,6 +15,7 @@
 #include "command/command.h"
 #include "command/inference_weights.h"
 #include "command/machine.h"
+#include "convert/end_tokens.h"
 #include "convert/hf_folder.h"
 #include "data/json_line.h"
 #include "infer/continue_texts.h"
@@ -162,8 +163,9 @@ Exit sample(const SampleArgs& args) {
             .piece = [&](std::string_view piece) { output.write(piece); },
             .end = [&](const Prompt&, const Continuation&) { output.end_line(); }};
   }
-  continue_texts(sampler, *tokenizer, prompts,
-                 {.sampling = args.sampling, .max_tokens = args.max_tokens, .stops = args.stops}, sink);
+  continue_texts(
+      sampler, *tokenizer, prompts,
+      {.sampling = args.sampling, .max_tokens = args.max_tokens, .stops = args.stops, .ends = end_tokens(from)}, sink);
   return Exit::done;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/process_mark.h"
 #include "checkpoint/store.h"
+#include "convert/end_tokens.h"
 #include "convert/gguf_model.h"
 #include "convert/new_folder.h"
 #include "param/param_store.h"
@@ -70,6 +71,30 @@ TEST_F(HfFolder, ValuesOutOfRangeOfTheDtypeAreNamed) {
   const ModelFolder model(write("in"));
   EXPECT_ERROR(write_hf_folder(model, at("out"), {.dtype = DType::f16}), "model.norm.weight", "70000", "f16");
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
+}
+
+// As in generation: generation_config.json precedes config.json.
+TEST_F(HfFolder, EndTokensAreAllThatTheFolderLists) {
+  fill(shape(ModelType::llama), DType::f32);
+  const std::string folder = write("in"), settings = folder + "/generation_config.json";
+  const auto ends = [&] { return end_tokens(ModelFolder(folder)); };
+  EXPECT_EQ(ends(), std::vector<int32_t>{});
+  std::string text = hf_config_json(config, "float32");
+  const std::string key = "\"eos_token_id\": null";
+  ASSERT_NE(text.find(key), text.npos) << text;
+  text.replace(text.find(key), key.size(), "\"eos_token_id\": [7, 3]");
+  spill(folder + "/config.json", text);
+  EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
+  spill(settings, "{\"eos_token_id\": null}");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
+  spill(settings, "{\"eos_token_id\": 5}");
+  EXPECT_EQ(ends(), std::vector<int32_t>{5});
+  spill(settings, "{\"eos_token_id\": [5, 6]}");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{5, 6}));
+  for (const char* wrong : {"-1", "[1.5]", "\"</s>\"", "[4294967296]"}) {
+    spill(settings, cat("{\"eos_token_id\": ", wrong, "}"));
+    EXPECT_ERROR(ends(), "generation_config.json: eos_token_id: expected a token's id, or a list of ids, got ");
+  }
 }
 
 TEST_F(HfFolder, PathsWhereNothingCanBeCreatedAreRefused) {
