@@ -30,7 +30,7 @@ struct SampleArgs {
   std::string checkpoint, prompts_file, precision = "fp32", weights = kWeightsAsPrecision;
   std::vector<std::string> prompts, stops;
   int64_t max_tokens = 256, batch_size = 8, threads = 0;
-  bool json = false, averages = false;
+  bool json = false, averages = false, allow_special = false;
   SamplingOptions sampling;
 };
 
@@ -135,7 +135,7 @@ Exit sample(const SampleArgs& args) {
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
   require_language_model(model, "sample");
-  const auto tokenizer = load_tokenizer(tokenizer_folder(from));
+  const auto tokenizer = make_tokenizer({.source = tokenizer_folder(from), .allow_special = args.allow_special});
   std::vector<std::string> texts = args.prompts;
   if (texts.empty()) texts.emplace_back();
   if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);
@@ -200,6 +200,9 @@ void add_sample(Cli& cli) {
   Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value().may_be_empty();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
+  verb.add_flag("--allow-special", args->allow_special,
+                "parse special tokens in prompts as such; otherwise they are ordinary text, unless the model's shards "
+                "were tokenized with --allow-special");
   verb.add_flag("--json", args->json,
                 "print one JSON object per prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
   verb.add_option("--stop", args->stops, "stop before this text (may repeat)").one_value();
