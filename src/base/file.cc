@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_mark.h"
 
 namespace athanor {
 namespace {
@@ -121,7 +122,7 @@ void require_replaceable(const std::string& path) {
 
 OutputFile open_tmp_for(const std::string& path) {
   require_replaceable(path);
-  const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
+  const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", process_mark(), ".");
   // A crashed process with the same id may have left a file of this name: try the next number.
   for (int k = 0;; ++k) {
     std::string tmp = cat(stem, k, ".tmp");

@@ -111,7 +111,7 @@ class AtomicFile {
 
  private:
   std::string path_;
-  OutputFile out_;  // .NAME.PID.K.tmp in the same folder
+  OutputFile out_;  // .NAME.MARK.K.tmp in the same folder, process_mark()
   bool committed_ = false;
 };
 

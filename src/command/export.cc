@@ -1,12 +1,11 @@
 // athanor export CHECKPOINT OUT: converts a model to the formats of other programs.
-#include <unistd.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/process_mark.h"
 #include "base/thread.h"
 #include "command/command.h"
 #include "command/export_check.h"
@@ -195,7 +194,7 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
 
 // Writes the model under a hidden name, checks it, and renames it to args.to only if it passes.
 int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
-  const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
+  const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", process_mark(), ".checked");
   int64_t bytes = 0;
   try {
     bytes = write(model, args, hidden);

@@ -15,6 +15,7 @@
 #include "comm/socket.h"
 #include "command/child.h"
 #include "command/command.h"
+#include "command/restart_pause.h"
 
 namespace athanor {
 namespace {
@@ -134,6 +135,16 @@ std::vector<Child> start_ranks(LaunchArgs& args) {
 // False if the ranks would end the same way again: a wrong command line, or a loss that diverged.
 bool may_succeed_again(int code) { return code == int(Exit::error) || code == int(Exit::peer_lost) || code > 128; }
 
+// Waits this long, or until a stop signal; returns the signal, or 0.
+int wait_for_signal(const sigset_t& signals, double seconds) {
+  for (const Deadline end = after(seconds);;) {
+    const int left = milliseconds_left(end);
+    const timespec time{left / 1000, left % 1000 * 1'000'000L};
+    if (const int signal = sigtimedwait(&signals, nullptr, &time); signal > 0 && signal != SIGCHLD) return signal;
+    if (left == 0) return 0;
+  }
+}
+
 Exit launch(LaunchArgs args) {
   if (args.ranks > 1 && std::ranges::count(args.command, "-") > 0)
     throw Error("launch: ranks cannot share standard input; write the configuration to a file and name it instead of -",
@@ -150,14 +161,21 @@ Exit launch(LaunchArgs args) {
   sigaddset(&signals, SIGCHLD);
   for (const int s : kForwarded) sigaddset(&signals, s);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  RestartPause pause;
   for (int restarts = 0;; ++restarts) {
+    const Clock::time_point begun = Clock::now();
     set_variable("TORCHELASTIC_RESTART_COUNT", cat(restarts));
     std::vector<Child> children = start_ranks(args);
     const ChildEnd end = await(children, signals);
     if (end.stopped || restarts == args.max_restarts || !may_succeed_again(end.code))
       return static_cast<Exit>(end.code);
+    const double seconds = pause.after(std::chrono::duration<double>(Clock::now() - begun).count());
     log::warn("launch: the ranks ended with code ", end.code, " and are started again (restart ", restarts + 1, " of ",
-              args.max_restarts, ")");
+              args.max_restarts, ")", seconds > 0 ? cat(" after a pause of ", seconds, " s") : "");
+    if (const int signal = wait_for_signal(signals, seconds); signal > 0) {
+      log::warn("launch: signal ", signal, " (", strsignal(signal), "): the ranks are not started again");
+      return static_cast<Exit>(end.code);
+    }
   }
 }
 
@@ -171,7 +189,7 @@ void add_launch(Cli& cli) {
   verb.add_option(
           "--max-restarts", args->max_restarts,
           "start all ranks again this many times after one failed or was killed; a training run resumes from its "
-          "newest checkpoint; default: 0")
+          "newest checkpoint, after a pause of 1, 2, 4, ... 30 s, or none if it ran more than a minute; default: 0")
       .check(in_range(0, 1'000'000));
   verb.take_rest();
   verb.on_chosen([&cli, args, verb] {

@@ -49,6 +49,16 @@ CLI::Validator plain_number() {
           ""};
 }
 
+constexpr const char* kNotEmpty = "not empty";
+
+// An empty text often comes from an unset variable of a shell, and would otherwise mean the default.
+CLI::Validator not_empty(const std::string& name, const std::string& help) {
+  const auto message = [name, help](const std::string& text) {
+    return text.empty() ? cat("expected a value, got an empty text; ", name, ": ", help) : "";
+  };
+  return {message, "", kNotEmpty};
+}
+
 }  // namespace
 
 Check in_range(int64_t least, int64_t most) {
@@ -70,6 +80,10 @@ Option Option::show_default() { return Option(option_->capture_default_str()); }
 Option Option::one_value() { return Option(option_->allow_extra_args(false)); }
 Option Option::values(int count) { return Option(option_->expected(count)); }
 Option Option::check(const Check& check) { return Option(option_->check(*check)); }
+Option Option::may_be_empty() {
+  option_->get_validator(kNotEmpty)->active(false);
+  return *this;
+}
 Option Option::size_in_bytes() {
   const CLI::AsSizeValue size(true);
   const auto to_bytes = [size](std::string& text) -> std::string {
@@ -94,6 +108,8 @@ Option Verb::add_option(const std::string& name, T& value, const std::string& he
   CLI::Option* option = app_->add_option(name, value, help);
   if constexpr (std::is_arithmetic_v<T>) option->check(plain_number<T>());
   if constexpr (std::is_same_v<T, std::vector<double>>) option->check(plain_number<double>());
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>>)
+    option->check(not_empty(name, help));
   return Option(option);
 }
 template Option Verb::add_option(const std::string&, std::string&, const std::string&);

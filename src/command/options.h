@@ -37,6 +37,7 @@ class Option {
   Option one_value();        // each occurrence of the flag takes one word
   Option values(int count);  // takes exactly `count` words
   Option check(const Check&);
+  Option may_be_empty();   // texts: accepts an empty one, which other options refuse
   Option size_in_bytes();  // accepts units, such as 5GB, 500MiB
   Option needs(const Option& other);
   Option needs(const std::string& flag);
@@ -53,7 +54,7 @@ class Verb {
   explicit Verb(CLI::App* app) : app_(app) {}
   Verb add_verb(const std::string& name, const std::string& help);
   // T: std::string, int, int64_t, uint64_t, float, double, or a std::vector of strings or doubles. Numbers must be
-  // finite and fit their type; nothing is rounded, clamped or read as octal.
+  // finite and fit their type; nothing is rounded, clamped or read as octal. Strings must not be empty.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);

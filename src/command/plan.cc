@@ -388,7 +388,7 @@ void add_plan(Cli& cli) {
   verb.add_option("--price", args->search.price, "price of a GPU-hour, for the cost per billion tokens")
       .check(positive())
       .needs("--search");
-  verb.add_option("--write", args->search.write, "write the config of the fastest to this file").needs("--search");
+  verb.add_option("--write", args->search.write, "write the config of the fastest to this new file").needs("--search");
   add_cluster(verb, args->cluster);
   verb.on_chosen([&cli, args] {
     cli.action = [args] {

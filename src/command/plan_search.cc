@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "command/quiet_log.h"
+#include "convert/new_folder.h"
 #include "plan/changes.h"
 #include "plan/forecast.h"
 #include "plan/search.h"
@@ -118,7 +119,10 @@ void print_json(const Config& config, const Cluster& on, const SearchResult& fou
 void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
   const QuietLog quiet(config.log_level);
   std::optional<AtomicFile> file;
-  if (!args.write.empty()) file.emplace(args.write);  // before the search, so that a wrong path fails at once
+  if (!args.write.empty()) {  // before the search, so that a wrong path fails at once
+    require_new_path(args.write);
+    file.emplace(args.write);
+  }
   const SearchResult found = search(config, on);
   if (found.possible.empty())
     throw Error(cat("plan --search: none of ", found.tried, " ways to run ", config.global_batch_size,

@@ -15,6 +15,7 @@
 #include "command/command.h"
 #include "command/inference_weights.h"
 #include "command/machine.h"
+#include "convert/end_tokens.h"
 #include "convert/hf_folder.h"
 #include "data/json_line.h"
 #include "infer/continue_texts.h"
@@ -29,7 +30,7 @@ struct SampleArgs {
   std::string checkpoint, prompts_file, precision = "fp32", weights = kWeightsAsPrecision;
   std::vector<std::string> prompts, stops;
   int64_t max_tokens = 256, batch_size = 8, threads = 0;
-  bool json = false, averages = false;
+  bool json = false, averages = false, allow_special = false;
   SamplingOptions sampling;
 };
 
@@ -130,13 +131,11 @@ std::string json_line(const Prompt& prompt, const Continuation& c) {
 }
 
 Exit sample(const SampleArgs& args) {
-  if (std::ranges::find(args.stops, "") != args.stops.end())
-    throw Error("sample: --stop: expected a text, got an empty one; leave it out", Exit::usage);
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
   require_language_model(model, "sample");
-  const auto tokenizer = load_tokenizer(tokenizer_folder(from));
+  const auto tokenizer = make_tokenizer({.source = tokenizer_folder(from), .allow_special = args.allow_special});
   std::vector<std::string> texts = args.prompts;
   if (texts.empty()) texts.emplace_back();
   if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);
@@ -164,8 +163,9 @@ Exit sample(const SampleArgs& args) {
             .piece = [&](std::string_view piece) { output.write(piece); },
             .end = [&](const Prompt&, const Continuation&) { output.end_line(); }};
   }
-  continue_texts(sampler, *tokenizer, prompts,
-                 {.sampling = args.sampling, .max_tokens = args.max_tokens, .stops = args.stops}, sink);
+  continue_texts(
+      sampler, *tokenizer, prompts,
+      {.sampling = args.sampling, .max_tokens = args.max_tokens, .stops = args.stops, .ends = end_tokens(from)}, sink);
   return Exit::done;
 }
 
@@ -197,9 +197,12 @@ void add_sample(Cli& cli) {
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
   verb.add_flag("--average,--ema", args->averages,
                 "use the averaged weights (averaging.ema_decay, averaging.tail_start)");
-  Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value();
+  Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value().may_be_empty();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
+  verb.add_flag("--allow-special", args->allow_special,
+                "parse special tokens in prompts as such; otherwise they are ordinary text, unless the model's shards "
+                "were tokenized with --allow-special");
   verb.add_flag("--json", args->json,
                 "print one JSON object per prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
   verb.add_option("--stop", args->stops, "stop before this text (may repeat)").one_value();

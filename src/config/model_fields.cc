@@ -21,7 +21,8 @@ void take_first_id(Json& object, const std::string& key, const std::string& path
   const Json* ids = object.find(key);
   if (!ids || !ids->is(Json::Kind::array) || ids->items.empty()) return;
   if (notices)
-    notices->push_back(cat(ids->where, ": ", dotted(path, key), ": the first id of ", to_line(*ids), " is used"));
+    notices->push_back(cat(ids->where, ": ", dotted(path, key), ": the first id of ", to_line(*ids), " is used",
+                           key == "eos_token_id" ? "; `sample` stops at all of them" : ""));
   Json first = ids->items.front();
   object.set(key, std::move(first));
 }

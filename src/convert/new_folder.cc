@@ -1,42 +1,36 @@
 #include "convert/new_folder.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "checkpoint/layout.h"
 
 namespace athanor {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_of_dead_process(std::string_view digits) {
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
-  if (error != std::errc() || end != digits.data() + digits.size() || pid < 0) return false;
-  return pid == 0 || (kill(pid, 0) != 0 && errno == ESRCH);  // 0: the first temporary file of a process
-}
+bool is_number(std::string_view part) { return part.find_first_not_of("0123456789") == part.npos; }
 
-// True for .NAME.PID.tmp of NewFolder, .NAME.PID.K.tmp of AtomicFile, .NAME.PID.checked of `export --check` and its
-// own temporary names, if no process has one of the numbers.
+// True for .NAME.MARK.tmp of NewFolder, .NAME.MARK.K.tmp of AtomicFile, .NAME.MARK.checked of `export --check` and its
+// own temporary names, if all marks (process_mark()) are of processes of this host that have ended.
 bool is_leftover(std::string_view entry, const std::string& name) {
   const std::string one = cat(".", name, "."), two = "." + one;
   const std::string& start = entry.starts_with(two) ? two : one;
   if (!entry.starts_with(start) || !(entry.ends_with(".tmp") || entry.ends_with(".checked"))) return false;
+  bool marked = false;
   for (size_t at = start.size(); at < entry.size();) {
     const size_t dot = std::min(entry.find('.', at), entry.size());
     const std::string_view part = entry.substr(at, dot - at);
-    if (part != "tmp" && part != "checked" && !is_of_dead_process(part)) return false;
     at = dot + 1;
+    if (part == "tmp" || part == "checked" || (marked && is_number(part))) continue;
+    if (!is_of_ended_process(part)) return false;
+    marked = true;
   }
-  return true;
+  return marked;
 }
 
 }  // namespace
@@ -70,7 +64,7 @@ void prepare_new_path(const std::string& path) {
 
 NewFolder::NewFolder(const std::string& path) : final_(without_slash(path)) {
   prepare_new_path(final_);
-  tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", getpid(), ".tmp");
+  tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", process_mark(), ".tmp");
   remove_tree(tmp_);
   make_new_dir(tmp_);
 }

@@ -1,5 +1,5 @@
-// Creates a folder atomically: it is filled as .NAME.tmp in the same parent and renamed by commit(). Without commit()
-// the destructor removes it.
+// Creates a folder atomically: it is filled as .NAME.MARK.tmp in the same parent, where MARK is process_mark(), and
+// renamed by commit(). Without commit() the destructor removes it.
 #pragma once
 #include <string>
 

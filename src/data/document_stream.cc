@@ -47,6 +47,7 @@ bool DocumentStream::open() {
   if (at_.input >= int64_t(options_.inputs.size())) return false;
   const std::string& path = options_.inputs[size_t(at_.input)];
   if (is_parquet_file(path)) {
+    encoding_ = {};
     rows_ = std::make_unique<ParquetColumn>(path, options_.key);
     rows_->skip(at_.offset);
     return true;
@@ -54,10 +55,12 @@ bool DocumentStream::open() {
   input_ = std::make_unique<TextInput>(path);
   is_lines_ = options_.format == "auto" ? is_lines_name(path) : options_.format == "jsonl";
   ended_ = false;
+  encoding_ = {};
   if (at_.offset > 0) {
     input_->skip(at_.offset);
   } else {
     judge_encoding(path);
+    at_.offset += int64_t(drop_byte_order_mark(buffer_, path));
   }
   return true;
 }
@@ -66,10 +69,10 @@ bool DocumentStream::open() {
 void DocumentStream::judge_encoding(const std::string& path) {
   constexpr size_t kLookedAt = 4096;
   fill(kLookedAt);
-  const std::string_view encoding = wide_encoding(std::string_view(buffer_).substr(0, kLookedAt));
-  if (encoding.empty()) return;
+  encoding_ = wide_encoding(std::string_view(buffer_).substr(0, kLookedAt));
+  if (encoding_.empty()) return;
   const std::string text =
-      cat(path, ": looks like ", encoding, ", expected UTF-8; convert it first: iconv -f ", encoding, " -t UTF-8");
+      cat(path, ": looks like ", encoding_, ", expected UTF-8; convert it first: iconv -f ", encoding_, " -t UTF-8");
   if (is_lines_) throw Error(text, Exit::usage);
   log::warn(text, " (its bytes are tokenized as they are)");
 }
@@ -101,6 +104,7 @@ Job DocumentStream::take(Job job, size_t bytes, int64_t advance) {
   job.text = buffer_.substr(0, bytes);
   job.where = options_.inputs[size_t(at_.input)];
   job.offset = at_.offset;
+  job.encoding = encoding_;
   buffer_.erase(0, bytes);
   at_.offset += advance;
   at_.total += int64_t(bytes);

@@ -53,8 +53,9 @@ struct Job {
   std::string text;
   bool is_lines = false;  // the text is JSON lines; otherwise `segments` apply
   std::vector<Segment> segments;
-  std::string where;   // path of the input
-  int64_t offset = 0;  // offset of the segments' text in that input, as in StreamPosition
+  std::string where;          // path of the input
+  int64_t offset = 0;         // offset of the segments' text in that input, as in StreamPosition
+  std::string_view encoding;  // that the input seems to have instead of UTF-8; empty: none is known
   StreamPosition after;
 };
 
@@ -88,8 +89,9 @@ class DocumentStream {
   std::unique_ptr<TextInput> input_;     // set if the open input is a text
   std::unique_ptr<ParquetColumn> rows_;  // set if the open input is a parquet file
   bool is_lines_ = false;
-  bool ended_ = false;  // buffer_ holds all the remaining input
-  std::string buffer_;  // text that starts at at_.offset
+  std::string_view encoding_;  // Job::encoding of the open input
+  bool ended_ = false;         // buffer_ holds all the remaining input
+  std::string buffer_;         // text that starts at at_.offset
   int64_t finished_file_bytes_ = 0;
 };
 

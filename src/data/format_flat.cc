@@ -9,6 +9,9 @@
 namespace athanor {
 namespace {
 
+constexpr const char* kGiveType =
+    "give their type, \"uint16\" or \"uint32\", as --dtype, in a configuration as the source's dtype";
+
 // llm.c: 256 int32 (magic, version, tokens, zeros), then the tokens [llm.c dev/data/data_common.py].
 TokenLayout read_llmc(const Probe& probe, int32_t version, TokenType type) {
   const int64_t size = probe.file.bytes(), item = item_size(type);
@@ -145,9 +148,8 @@ TokenLayout read_raw(const Probe& probe) {
   if (!probe.dtype)
     throw Error(cat(probe.path(),
                     ": expected a token shard with a header (llm.c magic 20240520 or 20240801), found first word ",
-                    uint32_t(probe.word(0)),
-                    ": for headerless tokens set the source's dtype to \"uint16\" or \"uint32\"; of a Megatron data "
-                    "set the .idx belongs next to the .bin"),
+                    uint32_t(probe.word(0)), ": if it has headerless tokens, ", kGiveType,
+                    "; of a Megatron data set the .idx belongs next to the .bin"),
                 Exit::usage);
   return headerless(probe, *probe.dtype, "raw");
 }
@@ -166,8 +168,7 @@ TokenLayout read_nanotron(const Probe& probe) {
     type = bytes == "2" ? TokenType::u16 : TokenType::u32;
     probe.require_dtype(type);
   } else if (!probe.dtype) {
-    throw Error(cat(probe.path(), ": there is no ", metadata,
-                    " to say how large its tokens are: set the source's dtype to \"uint16\" or \"uint32\""),
+    throw Error(cat(probe.path(), ": there is no ", metadata, " to say how large its tokens are: ", kGiveType),
                 Exit::usage);
   }
   TokenLayout layout = headerless(probe, type, "nanotron");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "data/glob.h"
 #include "tokenizer/descriptor.h"
 #include "tokenizer/load.h"
@@ -64,6 +65,29 @@ void require_one_tokenizer(const std::string& folder, const Tokenizer& tokenizer
                                          ", which are not of this prefix and would be read with "
                                          "the new one; choose another folder")),
                 Exit::usage);
+}
+
+TokenizerOfShards::TokenizerOfShards(const Tokenizer& tokenizer, const std::string& folder) : folder_(folder) {
+  for (const TokenizerFile& file : tokenizer.files())
+    if (std::string path = cat(folder, "/", file.name); !std::filesystem::exists(path))
+      added_.push_back(std::move(path));
+  try {
+    write_tokenizer(tokenizer, folder);
+  } catch (const Error&) {
+    remove();
+    throw;
+  }
+}
+
+TokenizerOfShards::~TokenizerOfShards() { remove(); }
+
+void TokenizerOfShards::remove() const {
+  try {
+    if (added_.empty() || !foreign_shard(folder_, {}).empty()) return;
+    for (const std::string& path : added_) remove_tree(path);
+  } catch (const Error& e) {
+    log::warn("tokenize: a tokenizer without shards was left behind, since it cannot be removed: ", e.what());
+  }
 }
 
 }  // namespace athanor

@@ -3,6 +3,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tokenizer/tokenizer.h"
 
@@ -13,5 +14,22 @@ namespace athanor {
 // the caller replaces.
 void require_one_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::span<const std::string> own,
                            bool overwrite);
+
+// The tokenizer of shards that are about to be published, written into their folder. Without keep() the destructor
+// removes the files that were not there before, unless the folder has shards.
+class TokenizerOfShards {
+ public:
+  TokenizerOfShards(const Tokenizer& tokenizer, const std::string& folder);
+  TokenizerOfShards(const TokenizerOfShards&) = delete;
+  TokenizerOfShards& operator=(const TokenizerOfShards&) = delete;
+  ~TokenizerOfShards();
+  void keep() { added_.clear(); }
+
+ private:
+  void remove() const;
+
+  std::string folder_;
+  std::vector<std::string> added_;  // paths, the descriptor first
+};
 
 }  // namespace athanor

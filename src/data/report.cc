@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/int.h"
@@ -25,11 +28,21 @@ constexpr int64_t kNgramTokens = 8'000'000;    // maximum tokens for n-grams, of
 constexpr int64_t kExcerptTokens = 240;
 constexpr int kTopTokens = 10, kMaxRanges = 20;
 
+// A shard that two patterns name would be counted twice.
 std::vector<std::string> expand_all(const std::vector<std::string>& patterns) {
   if (patterns.empty()) throw Error("data: expected at least one file or pattern, got none", Exit::usage);
   std::vector<std::string> paths;
+  std::map<std::string, std::string> seen;  // path without links, and how it was named
   for (const std::string& pattern : patterns)
-    for (std::string& path : expand_glob(pattern)) paths.push_back(std::move(path));
+    for (std::string& path : expand_glob(pattern)) {
+      std::error_code unknown;
+      const std::string real = std::filesystem::canonical(path, unknown);
+      if (const auto [other, added] = seen.try_emplace(unknown ? path : real, path); !added)
+        throw Error(cat("data: expected each shard once, got ", path, " twice",
+                        other->second == path ? "" : cat(" (also as ", other->second, ")"), ": name it once"),
+                    Exit::usage);
+      paths.push_back(std::move(path));
+    }
   return paths;
 }
 

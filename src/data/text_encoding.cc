@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace athanor {
 namespace {
 
@@ -38,6 +40,13 @@ std::string_view wide_encoding(std::string_view start) {
   for (size_t i = 0; i < start.size(); ++i) zeros[i % 2] += start[i] == '\0';
   const auto [few, many] = std::minmax(zeros[0], zeros[1]);
   return few == 0 && many > start.size() / 4 ? "UTF-16" : "";
+}
+
+size_t drop_byte_order_mark(std::string& start, const std::string& path) {
+  if (!start.starts_with(kByteOrderMark)) return 0;
+  log::info(path, ": the UTF-8 byte order mark at the start is no part of the text and was dropped");
+  start.erase(0, kByteOrderMark.size());
+  return kByteOrderMark.size();
 }
 
 int64_t bytes_outside_utf8(std::string_view text) {

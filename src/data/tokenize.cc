@@ -73,6 +73,7 @@ std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, in
 struct Encoded {
   std::array<std::vector<int32_t>, 2> ids;  // [Part]
   int64_t documents = 0, text_bytes = 0, outside_utf8 = 0;
+  std::string_view encoding;  // Job::encoding
   StreamPosition after;
 };
 
@@ -85,6 +86,7 @@ class JobEncoder {
   Encoded operator()(const Job& job) {
     Encoded out;
     out.after = job.after;
+    out.encoding = job.encoding;
     out.text_bytes = int64_t(job.text.size());
     out.outside_utf8 = bytes_outside_utf8(job.text);
     if (job.is_lines) {
@@ -103,8 +105,7 @@ class JobEncoder {
  private:
   void lines(const Job& job, Encoded& out) {
     const std::string_view text = job.text;
-    constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of files made on Windows
-    for (size_t begin = job.offset == 0 && text.starts_with(kMark) ? kMark.size() : 0; begin < text.size();) {
+    for (size_t begin = 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view line = text.substr(begin, end - begin);
       if (line.find_first_not_of(" \t\r") != line.npos) {
@@ -158,13 +159,14 @@ class Run {
 
   TokenizeResult go() {
     if (!state_.parts[kTrain].closed) encode_all();
-    write_tokenizer(tokenizer_, parent_dir(options_.output_prefix));
+    TokenizerOfShards stored(tokenizer_, parent_dir(options_.output_prefix));
     TokenizeResult result{.input_bytes = state_.position.total,
                           .documents = state_.documents,
                           .train_tokens = writers_[kTrain]->tokens(),
                           .valid_tokens = writers_[kValid]->tokens()};
     result.valid_shards = writers_[kValid]->finish();
     result.train_shards = writers_[kTrain]->finish();
+    stored.keep();
     journal_.remove();
     result.summary = summarise(result);
     result.warning = encoding_warning();
@@ -242,7 +244,7 @@ class Run {
     for (const Part part : {kTrain, kValid}) writers_[part]->append(done.ids[part]);
     state_.position = done.after;
     state_.documents += done.documents;
-    if (state_.outside_utf8 == 0) state_.outside_utf8_input = done.after.input;
+    if (state_.outside_utf8 == 0) state_.outside_utf8_input = done.after.input, outside_encoding_ = done.encoding;
     state_.outside_utf8 += done.outside_utf8;
     progress_.text_bytes += done.text_bytes;
     progress_.tokens = writers_[kTrain]->tokens() + writers_[kValid]->tokens();
@@ -258,10 +260,12 @@ class Run {
     if (state_.outside_utf8 == 0) return "";
     const auto& inputs = options_.documents.inputs;
     const size_t first = std::min(size_t(state_.outside_utf8_input), inputs.size() - 1);
+    const std::string_view encoding = outside_encoding_;
     return cat("tokenize: ", state_.outside_utf8, " bytes of the text are no UTF-8, the first of them in ",
-               inputs[first],
-               "; they became tokens as they are. Text in another encoding, such as Latin-1, is to be converted first: "
-               "iconv -f LATIN1 -t UTF-8");
+               inputs[first], encoding.empty() ? "" : cat(", which looks like ", encoding),
+               "; they became tokens as they are. Text in another encoding, such as ",
+               encoding.empty() ? "Latin-1" : encoding, ", is to be converted first: iconv -f ",
+               encoding.empty() ? "LATIN1" : encoding, " -t UTF-8");
   }
 
   std::string summarise(const TokenizeResult& r) const {
@@ -287,6 +291,7 @@ class Run {
   TokenizeJournal journal_;
   bool resumable_, resumed_ = false;
   TokenizeState state_;
+  std::string_view outside_encoding_;                  // of the first input with text that is not UTF-8; empty: unknown
   std::array<std::optional<ShardWriter>, 2> writers_;  // [Part]
   TokenizeProgress progress_;
 };

@@ -39,8 +39,8 @@ struct TokenizeResult {
   std::string warning;  // about text that is not UTF-8; empty: no warning
 };
 
-// A document ends with the end-of-document token in every split that contains some of it. No file gets its final name
-// before all are written; then the tokenizer is stored next to them. After a kill, the same call resumes from the
+// A document ends with the end-of-document token in every split that contains some of it. No shard gets its final name
+// before all are written and the tokenizer is stored next to them. After a kill, the same call resumes from the
 // unfinished shards and PREFIX_progress.json. A second concurrent run with the same prefix is an Error.
 TokenizeResult tokenize(const TokenizeOptions& options);
 

@@ -6,11 +6,13 @@
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "data/document_stream.h"
 #include "data/one_tokenizer.h"
+#include "data/text_encoding.h"
 #include "data/text_input.h"
 
 namespace athanor {
@@ -79,13 +81,14 @@ class ChatEncoder {
 template <class Fn>
 void for_each_line(const std::string& path, Fn&& fn) {
   constexpr size_t kRead = 1 << 20;
-  constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of files made on Windows
   TextInput input(path);
   std::string text;
   int64_t number = 0;
   for (bool ended = false; !ended || !text.empty();) {
+    const bool at_start = !ended && text.empty() && number == 0;
     if (!ended) ended = input.read(text, kRead) < kRead;
-    size_t begin = number == 0 && text.starts_with(kMark) ? kMark.size() : 0;
+    if (at_start) drop_byte_order_mark(text, path);
+    size_t begin = 0;
     for (size_t end; begin < text.size(); begin = end + 1) {
       end = text.find('\n', begin);
       if (end == text.npos && !ended) break;
@@ -143,6 +146,24 @@ ChatShard in_order(const std::vector<ChatSample>& samples) {
   return shard;
 }
 
+// The side files of a shard that is being written. Without keep() the destructor removes them.
+class SideFiles {
+ public:
+  explicit SideFiles(const std::string& shard) : shard_(shard) {}
+  SideFiles(const SideFiles&) = delete;
+  SideFiles& operator=(const SideFiles&) = delete;
+  ~SideFiles() {
+    std::error_code ignored;
+    for (const char* end : kSideFiles)
+      if (!kept_) std::filesystem::remove(shard_ + end, ignored);
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string shard_;
+  bool kept_ = false;
+};
+
 // Writes a shard in datatrove's layout.
 void write_shard(const ChatShard& shard, const std::string& path, const Tokenizer& tokenizer) {
   const bool small = tokenizer.vocab_size() <= 65536;
@@ -152,10 +173,12 @@ void write_shard(const ChatShard& shard, const std::string& path, const Tokenize
   const auto bytes_of = [](const auto& values) {
     return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
   };
+  SideFiles side(path);
   write_file(path + ".metadata", cat(tokenizer.name(), "|", small ? 2 : 4, "\n", shard.tokens.size(), "\n"));
   write_file(path + ".index", bytes_of(shard.ends));
   write_file(path + ".loss", bytes_of(shard.learnt));
   write_file(path, tokens);  // written last: an existing shard always has its side files
+  side.keep();
 }
 
 class ChatRun {
@@ -173,7 +196,7 @@ class ChatRun {
                             : ""),
           Exit::usage);
     make_dirs(parent_dir(options_.output_prefix));
-    write_tokenizer(encoder_.tokenizer(), parent_dir(options_.output_prefix));
+    TokenizerOfShards stored(encoder_.tokenizer(), parent_dir(options_.output_prefix));
     std::ostringstream out;
     out << lines_ << " conversations, " << without_answer_ << " without an answer left out";
     if (options_.pack > 0)
@@ -190,6 +213,7 @@ class ChatRun {
       out << path_of(part) << ": " << parts_[part].size() << " conversations, " << shard.tokens.size() << " tokens, "
           << learnt << " of them learnt\n";
     }
+    stored.keep();
     return out.str();
   }
 

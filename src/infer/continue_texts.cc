@@ -42,7 +42,11 @@ class Drawing {
 class OpenText {
  public:
   OpenText(const Prompt& prompt, const ContinueOptions& options, int64_t number)
-      : prompt_(prompt), max_tokens_(options.max_tokens), sampling_(options.sampling), stop_(options.stops) {
+      : prompt_(prompt),
+        max_tokens_(options.max_tokens),
+        ends_(options.ends),
+        sampling_(options.sampling),
+        stop_(options.stops) {
     sampling_.seed += uint64_t(number);
     result_.seed = sampling_.seed;
   }
@@ -50,7 +54,7 @@ class OpenText {
   // Draws the next token; returns nothing if the continuation has ended.
   std::optional<int32_t> step(std::span<const float> logits, const Tokenizer& tokenizer, Drawing& drawing) {
     const int32_t token = drawing.draw(logits, sampling_, uint64_t(result_.tokens));
-    if (token == tokenizer.eod_id()) return end("eod");
+    if (token == tokenizer.eod_id() || std::ranges::find(ends_, token) != ends_.end()) return end("eod");
     const bool begins = result_.tokens == 0 && prompt_.text.empty();
     ++result_.tokens;
     result_.text += stop_.add(tokenizer.decode({&token, 1}, begins ? TextPlace::after_token : TextPlace::inside));
@@ -79,6 +83,7 @@ class OpenText {
 
   const Prompt& prompt_;
   int64_t max_tokens_;
+  const std::vector<int32_t>& ends_;
   SamplingOptions sampling_;
   StopText stop_;
   Continuation result_;

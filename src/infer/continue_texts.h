@@ -22,6 +22,7 @@ struct ContinueOptions {
   SamplingOptions sampling;  // prompt i uses seed + i
   int64_t max_tokens = 256;
   std::vector<std::string> stops;  // texts before which a continuation ends
+  std::vector<int32_t> ends;       // tokens that end it, like the tokenizer's end-of-document token
 };
 
 struct Continuation {

@@ -84,7 +84,6 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
   expect_refused({"data", "images", "x"}, {"--output-prefix"});
   expect_refused({"data", "images", "x", "--output-prefix", "p", "--split", "test"}, {"--split", "test", "val"});
   expect_refused({"data", "images", "x", "--output-prefix", "p", "--size", "0"}, {"--size: expected", "got 0"});
-  expect_refused(sample("--stop", ""), {"--stop: expected a text"});
   expect_refused({"report", "x", "--every", "3"}, {" requires --watch"});
   expect_refused(sample("--max-tokens", "1.5"), {"--max-tokens: expected a whole number, got 1.5"});
   expect_refused(sample("--max-tokens", "010"), {"expected a whole number"});
@@ -103,6 +102,25 @@ TEST(Cli, MalformedAndOutOfRangeNumbersAreRefused) {
                         size)});
   expect_refused({"launch", "-n", "99999999999", "train"}, {"expected a whole number"});
   expect_refused({"plan", "x.json", "--gpu", "h200", "--ranks", "99999"}, {"--ranks: expected 0 to 65536, got 99999"});
+}
+
+// An unset variable of a shell gives an empty text, which would otherwise mean the default.
+TEST(Cli, EmptyTextsAreRefused) {
+  const auto expect_empty_refused = [](std::vector<std::string> words, const std::string& option) {
+    words.emplace_back();
+    expect_refused(words, {cat(option, ": expected a value, got an empty text; ", option, ": ")});
+  };
+  expect_refused({"plan", "x", "--gpu", ""}, {"--gpu: expected a value, got an empty text; --gpu: ", "h200, h100"});
+  expect_refused({"plan", "x", "--gpu="}, {"--gpu"});
+  expect_empty_refused({"plan", "x", "--schedule-svg"}, "--schedule-svg");
+  expect_empty_refused({"plan", "x", "--set"}, "--set");
+  expect_empty_refused({"train"}, "config");
+  expect_empty_refused({"train", "x", "--load"}, "--load");
+  expect_empty_refused({"tokenize", "x", "--output-prefix"}, "--output-prefix");
+  expect_empty_refused({"sample", "--checkpoint", "x", "--stop"}, "--stop");
+  expect_empty_refused({"sample", "--checkpoint", "x", "--prompts"}, "--prompts");
+  expect_empty_refused({"data", "info", "x"}, "files");
+  EXPECT_EQ(run({"sample", "--checkpoint", "missing", "--prompt", ""}).error.find("empty"), std::string::npos);
 }
 
 }  // namespace

@@ -49,6 +49,12 @@ TEST(PlanSearch, WrittenConfigTakesThePredictedStepTime) {
   for (const char* part : {"best: zero_stage", "bound by", "memory of a rank", "GPU h / 1B", "another zero_stage",
                            "best with one change", "expected step", "step time if 20 % better"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  try {
+    print_search(c, on, {.search = true, .write = dir / "best.json"});
+    ADD_FAILURE() << "replaced a configuration";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("best.json: exists already; give a new name"), std::string::npos) << e.what();
+  }
   const Config best = load_config(dir / "best.json", std::vector<std::string>{});
   EXPECT_GT(best.micro_batch_size, 0);
   double least = 1e9;

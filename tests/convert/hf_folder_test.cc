@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/process_mark.h"
 #include "checkpoint/store.h"
+#include "convert/end_tokens.h"
 #include "convert/gguf_model.h"
 #include "convert/new_folder.h"
 #include "param/param_store.h"
@@ -71,6 +73,30 @@ TEST_F(HfFolder, ValuesOutOfRangeOfTheDtypeAreNamed) {
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
 }
 
+// As in generation: generation_config.json precedes config.json.
+TEST_F(HfFolder, EndTokensAreAllThatTheFolderLists) {
+  fill(shape(ModelType::llama), DType::f32);
+  const std::string folder = write("in"), settings = folder + "/generation_config.json";
+  const auto ends = [&] { return end_tokens(ModelFolder(folder)); };
+  EXPECT_EQ(ends(), std::vector<int32_t>{});
+  std::string text = hf_config_json(config, "float32");
+  const std::string key = "\"eos_token_id\": null";
+  ASSERT_NE(text.find(key), text.npos) << text;
+  text.replace(text.find(key), key.size(), "\"eos_token_id\": [7, 3]");
+  spill(folder + "/config.json", text);
+  EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
+  spill(settings, "{\"eos_token_id\": null}");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
+  spill(settings, "{\"eos_token_id\": 5}");
+  EXPECT_EQ(ends(), std::vector<int32_t>{5});
+  spill(settings, "{\"eos_token_id\": [5, 6]}");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{5, 6}));
+  for (const char* wrong : {"-1", "[1.5]", "\"</s>\"", "[4294967296]"}) {
+    spill(settings, cat("{\"eos_token_id\": ", wrong, "}"));
+    EXPECT_ERROR(ends(), "generation_config.json: eos_token_id: expected a token's id, or a list of ids, got ");
+  }
+}
+
 TEST_F(HfFolder, PathsWhereNothingCanBeCreatedAreRefused) {
   EXPECT_ERROR(prepare_new_path("/proc/athanor"), "creating /proc");
   EXPECT_ERROR(prepare_new_path(""), "got an empty one");
@@ -82,12 +108,16 @@ TEST_F(HfFolder, NewPathsAreRidOfWhatDeadProcessesLeft) {
   const pid_t dead = ::fork();
   if (dead == 0) _exit(0);
   ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
-  std::vector<std::string> kept = {cat(".out.", getpid(), ".0.tmp"), cat(".out.5.", getpid(), ".tmp"),
-                                   cat(".other.", dead, ".tmp"), cat(".out.", dead, ".txt")};
+  const std::string mine = process_mark(), host = mine.substr(mine.find('-')), ended = cat(dead, host);
+  const std::string away = cat(dead, host == "-00000000" ? "-00000001" : "-00000000");  // of another host
+  std::vector<std::string> kept = {cat(".out.", mine, ".0.tmp"),  cat(".out.", ended, ".", mine, ".tmp"),
+                                   cat(".other.", ended, ".tmp"), cat(".out.", ended, ".txt"),
+                                   cat(".out.", away, ".tmp"),    cat(".out.", away, ".0.tmp"),
+                                   cat(".out.", dead, ".tmp"),    ".out.5.tmp"};
   std::sort(kept.begin(), kept.end());
-  const std::vector<std::string> left = {cat(".out.", dead, ".tmp"), cat(".out.", dead, ".0.tmp"),
-                                         cat(".out.", dead, ".checked"),
-                                         cat("..out.", dead, ".checked.", dead, ".tmp")};
+  const std::vector<std::string> left = {cat(".out.", ended, ".tmp"), cat(".out.", ended, ".0.tmp"),
+                                         cat(".out.", ended, ".checked"),
+                                         cat("..out.", ended, ".checked.", ended, ".tmp")};
   for (const std::vector<std::string>& names : {kept, left})
     for (const std::string& name : names) std::filesystem::create_directories(at(name) + "/weights");
   prepare_new_path(at("out/"));

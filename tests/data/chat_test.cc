@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/dataset.h"
+#include "data/glob.h"
 #include "data/tokenize.h"
 #include "data/tokenize_chats.h"
+#include "data_testing.h"
 #include "tests/expect_error.h"
 #include "tests/temp_dir.h"
 
@@ -173,6 +175,17 @@ TEST_F(ChatShards, DataWithoutTrainedTokensIsRefused) {
               std::string::npos)
         << e.what();
   }
+}
+
+TEST_F(ChatShards, FailuresLeaveNothing) {
+  {
+    const testing::FileSizeLimit limit(100);  // enough for the tokenizer and the first side file
+    expect_parts(error_of([&] { tokenize_chats(options(0)); }), {"out_train.ds.index"});
+  }
+  EXPECT_EQ(match_glob(path("out_*")), std::vector<std::string>{});
+  EXPECT_FALSE(std::filesystem::exists(path("tokenizer.athanor.json")));
+  tokenize_chats(options(0));
+  EXPECT_TRUE(std::filesystem::exists(path("tokenizer.athanor.json")));
 }
 
 TEST_F(ChatShards, TemplatesOfOtherTokenizersAreRefused) {

@@ -271,6 +271,33 @@ TEST_F(ReportTest, VerifyUsesTheVocabularyOfTheDescriptor) {
   expect_parts(error_of([&] { data_verify(all()); }), {"token 1 (largest 257)"});
 }
 
+TEST_F(ReportTest, ShardsNamedTwiceAreRefused) {
+  text_shard("a.bin", "some text");
+  text_shard("b.bin", "more text");
+  std::filesystem::create_symlink("a.bin", dir / "link.bin");
+  ShardReportOptions options;
+  for (const std::vector<std::string>& globs : {std::vector{dir / "a.bin", dir / "a.bin"},
+                                                {dir / "b.bin", dir / "[ab].bin"},
+                                                {dir / "a.bin", dir / "./a.bin"},
+                                                {dir / "[al]*.bin"}}) {
+    options.path_globs = globs;
+    for (const auto report :
+         {+[](const ShardReportOptions& o) { data_info(o); }, +[](const ShardReportOptions& o) { data_verify(o); }})
+      expect_parts(error_of([&] { report(options); }), {"expected each shard once", ".bin twice", "name it once"});
+  }
+  options.path_globs = {dir / "a.bin", dir / "b.bin"};
+  expect_parts(info_of(options), {"2 shard(s)"});
+}
+
+TEST_F(ReportTest, HeaderlessShardsNeedTheirType) {
+  write_bytes(dir / "a.bin", "nonsense, not tokens");
+  expect_parts(info_of(all()), {"a.bin", "\"uint16\" or \"uint32\", as --dtype"});
+  write_bytes(dir / "a.ds", "tokens");
+  ShardReportOptions options;
+  options.path_globs = {dir / "a.ds"};
+  expect_parts(info_of(options), {"a.ds", "\"uint16\" or \"uint32\", as --dtype"});
+}
+
 TEST_F(ReportTest, NoFilesIsAnError) {
   EXPECT_THROW(data_info(all()), Error);
   EXPECT_THROW(data_verify({}), Error);

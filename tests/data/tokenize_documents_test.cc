@@ -445,11 +445,38 @@ TEST_F(DocumentsTest, JsonLinesMayBeginWithAByteOrderMark) {
   EXPECT_EQ(result.warning, "");
 }
 
+// Editors on Windows write the mark at the start of a file; elsewhere it is a character of the text.
+TEST_F(DocumentsTest, TextsMayBeginWithAByteOrderMark) {
+  const std::string mark = "\xef\xbb\xbf";
+  input("a.txt", mark + "ab" + mark + "\n");
+  input("b.txt", mark);
+  input("c.txt", "cd");
+  for (const int64_t valid_every : {0, 4}) {  // documents, blocks
+    options.documents.valid_every = valid_every;
+    ::testing::internal::CaptureStderr();
+    const TokenizeResult result = tokenize(options);
+    const std::string notices = ::testing::internal::GetCapturedStderr();
+    for (const char* file : {"a.txt", "b.txt"})
+      EXPECT_NE(notices.find(cat(file, ": the UTF-8 byte order mark at the start")), std::string::npos) << notices;
+    EXPECT_EQ(notices.find("c.txt"), std::string::npos) << notices;
+    EXPECT_EQ(documents(result)[0], (std::vector<std::string>{"ab" + mark + "\n", "cd"}));
+    options.overwrite = true;
+  }
+}
+
 TEST_F(DocumentsTest, InvalidUtf8IsCounted) {
   input("good.txt", "na\xc3\xafve \xf0\x9f\x98\x80");
   input("latin.txt", "caf\xe9 caf\xe9 ");
   options.documents.valid_every = 0;
   expect_parts(tokenize(options).warning, {"2 bytes", "no UTF-8", "latin.txt", "iconv"});
+}
+
+TEST_F(DocumentsTest, WarningNamesUtf16) {
+  input("wide.txt", std::string("\xff\xfeh\0i\0", 6));
+  options.documents.valid_every = 0;
+  const std::string warning = tokenize(options).warning;
+  expect_parts(warning, {"2 bytes", "wide.txt, which looks like UTF-16", "iconv -f UTF-16 -t UTF-8"});
+  EXPECT_EQ(warning.find("LATIN"), std::string::npos) << warning;
 }
 
 TEST_F(DocumentsTest, JsonLinesInUtf16AreNamed) {

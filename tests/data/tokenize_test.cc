@@ -1,9 +1,6 @@
 // Text to shards and back: the byte tokenizer, its descriptor, the shard writer's atomicity, and the held-out split.
 #include "data/tokenize.h"
 
-#include <sys/resource.h>
-#include <csignal>
-
 #include "base/rng.h"
 #include "data/glob.h"
 #include "data/shard_writer.h"
@@ -149,22 +146,15 @@ TEST(ShardWriter, BadTokensAndOptionsAreErrors) {
 // Approximates a full disk: writes beyond the file size limit fail.
 TEST(ShardWriter, FailedWriteLeavesNoFinalFile) {
   TempDir dir;
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   std::string message;
   {
     ShardWriter writer({.prefix = dir / "x_", .vocab_size = 257});
-    rlimit limit = before;
-    limit.rlim_cur = 100'000;
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const FileSizeLimit limit(100'000);
     message = error_of([&] {
       writer.append(std::vector<int32_t>(200'000, 7));
       writer.finish();
     });
   }
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, old_handler);
   expect_parts(message, {"x_000000.bin.tmp"});
   EXPECT_TRUE(files_in(dir).empty());
 }
@@ -242,6 +232,34 @@ TEST_F(TokenizeTest, FailuresLeaveNoShards) {
   options.documents.inputs.back() = dir.path();
   expect_parts(error_of([&] { tokenize(options); }), {dir.path(), "folder"});
   EXPECT_TRUE(match_glob(dir / "out/*").empty());
+}
+
+// The tokenizer is written before the shards get their names; without shards it goes away again.
+TEST_F(TokenizeTest, FailuresLeaveNoTokenizer) {
+  const auto left = [&] {
+    std::vector<std::string> names;
+    for (const std::string& path : match_glob(dir / "out/*"))
+      if (const std::string name = std::filesystem::path(path).filename(); !name.starts_with("qs_"))
+        names.push_back(name);
+    return names;
+  };
+  const std::vector<std::string> none;
+  input("some words");
+  options.documents.valid_every = 0;
+  options.tokenizer.source = "tests/tokenizer/fixtures/gpt2";
+  {
+    const FileSizeLimit limit(5'000);  // too little for vocab.json, enough for merges.txt
+    expect_parts(error_of([&] { tokenize(options); }), {"vocab.json"});
+  }
+  EXPECT_EQ(left(), none);
+  options.output_format = "megatron";
+  options.overwrite = true;
+  std::filesystem::create_directories(dir / "out/qs_train_000000.idx");
+  expect_parts(error_of([&] { tokenize(options); }), {"qs_train_000000.idx"});
+  EXPECT_EQ(left(), none);
+  std::filesystem::remove(dir / "out/qs_train_000000.idx");
+  tokenize(options);
+  EXPECT_EQ(left().size(), 3u);
 }
 
 TEST_F(TokenizeTest, RunningTwiceNeedsOverwrite) {

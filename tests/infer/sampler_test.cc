@@ -329,6 +329,31 @@ TEST(ContinueTexts, AreSampledTokenByTokenFromSeedAndPosition) {
   EXPECT_GT(want.size(), 5u);
 }
 
+// Instruction-tuned models have several tokens that end a text.
+TEST(ContinueTexts, StopAtEveryEndToken) {
+  testing::Rig rig;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
+  const auto tokenizer = make_tokenizer({});
+  const std::vector<Prompt> prompts = {{"a", tokenizer->encode("a")}};
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 40, 1);
+  fill(sampler, rig, 0.3f);
+  const auto continued = [&](std::vector<int32_t> ends) {
+    Continuation got;
+    continue_texts(sampler, *tokenizer, prompts, {.sampling = {.seed = 6}, .max_tokens = 12, .ends = std::move(ends)},
+                   {.begin = [](const Prompt&) {},
+                    .piece = [](std::string_view) {},
+                    .end = [&](const Prompt&, const Continuation& c) { got = c; }});
+    return got;
+  };
+  const std::string whole = continued({}).text;
+  ASSERT_GT(whole.size(), 5u);
+  const int32_t fourth = uint8_t(whole[3]);
+  const Continuation ended = continued({258, fourth});
+  EXPECT_EQ(ended.text, whole.substr(0, whole.find(char(fourth))));
+  EXPECT_STREQ(ended.stopped_by, "eod");
+}
+
 TEST(StopText, EndsBeforeTheFirstStopForAnyChunking) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},

@@ -85,6 +85,20 @@ class MomentsTest(RanksTest):
         self.assertGreater([r["step"] for r in self.records("again") if r["event"] == "resume"][-1], 0)
         self.goes_on_exactly("again")
 
+    def test_launcher_pauses_before_a_restart_and_a_signal_ends_the_pause(self):
+        (self.folder / "save").write_text("a file where the run's folder would be")
+        launcher = self.start("launch", "--ranks", 1, "--max-restarts", 9, "train", self.config, "--set", "save=save")
+        while "after a pause of 2 s" not in self.said(launcher) and launcher.poll() is None:
+            time.sleep(0.01)
+        begin = time.monotonic()
+        launcher.send_signal(signal.SIGTERM)
+        done = self.finish(launcher)
+        self.assertLess(time.monotonic() - begin, 1.5, "the pause is over at once")
+        self.assertEqual(done.code, 1, str(done))
+        for text in ("(restart 1 of 9) after a pause of 1 s", "(restart 2 of 9) after a pause of 2 s",
+                     "signal 15 (Terminated): the ranks are not started again"):
+            self.assertIn(text, done.err)
+
     def test_launcher_starts_no_rank_again_after_a_stop_signal_or_a_wrong_option(self):
         def launch(*arguments):
             return self.start("launch", "--ranks", 2, "--max-restarts", 3, "train", self.config, *arguments)

@@ -421,7 +421,7 @@ class PlanTest(SystemTest):
         found = json.loads(self.run_program("plan", *flags, "--search", "--price", 3, "--json").out)
         self.assertLessEqual(found["fastest"][0]["expected_seconds"], one["expected_seconds"])
         self.assertIn("precision fp8_tensorwise", [c["change"] for c in found["fastest"][-1]["one_change"]])
-        wrong = self.run_program("plan", *flags, "--search", "--write", self.folder, code=1)
+        wrong = self.run_program("plan", *flags, "--search", "--write", self.folder, code=USAGE)
         self.assertNotIn("ways are possible", wrong.out, "refused before the search")
 
     def test_plan_of_ranks_without_a_gpu_describes_this_machine(self):

@@ -62,6 +62,10 @@ class TokenizerTest(SystemTest):
         self.assertTrue((newest / "tokenizer.json").is_file())
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
+        (self.folder / "long.txt").write_text("<|endoftext|>" * 12 + "\n")
+        long = ("sample", "--checkpoint", newest, "--prompts", "long.txt", "--max-tokens", "1", "--json")
+        self.assertIn("tokens, the model sees", self.run_program(*long, code=USAGE).err, "ordinary text, many tokens")
+        self.run_program(*long, "--allow-special")
 
     def test_fill_in_the_middle_trains_in_staged_mixtures_and_samples(self):
         (self.folder / "web.jsonl").write_text("".join(json.dumps({"text": f"the {i} times quick brown fox"}) + "\n" for i in range(3000)))
