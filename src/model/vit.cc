@@ -19,18 +19,18 @@ class Vit final : public Model {
     const int64_t c = m.hidden_size, d = m.head_dim, f = m.intermediate_size, p = m.patch_size, ch = m.num_channels;
     const std::string e = "vit.embeddings.";
     const HfSlice kernel{e + "patch_embeddings.projection.weight", {c, ch, p, p}};
-    patches_ = {params_.declare({.name = "patches",
+    patches_ = {params_.declare({.name = "embeddings.patches",
                                  .shape = {c, ch * p * p},
                                  .role = Role::embedding,
                                  .init_std = std_of(kernel.name, init_std()),
                                  .slices = {kernel}}),
                 {}};
-    kinds_ = params_.declare(
-        {.name = "patch_bias_and_class_token",
+    kinds_ = params_.declare(  // both start at 0
+        {.name = "embeddings.bias_and_class_token",
          .shape = {2, c},
          .role = Role::vector,
          .slices = {{e + "patch_embeddings.projection.bias", {c}, 0}, {e + "cls_token", {1, 1, c}, c}}});
-    positions_ = table("positions", 0, {e + "position_embeddings", {1, m.max_position_embeddings, c}},
+    positions_ = table("embeddings.positions", 0, {e + "position_embeddings", {1, m.max_position_embeddings, c}},
                        m.max_position_embeddings, {});
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l, c, d, f));
     norm_f_ = norm("vit.layernorm", head_unit());

@@ -204,6 +204,7 @@ class Page {
     curve({"Training loss", "nats", loss, false, nullptr, true}, 0, true);
     source_losses();
     validation();
+    accuracies();
     lr_finders();
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr, true}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
@@ -329,6 +330,21 @@ class Page {
         ChartLine& line = sets[e.name];
         line.x.push_back(double(e.step));
         line.y.push_back(e.loss);
+      }
+      add_sets(chart, sets, i);
+    }
+    out_ += chart_html(chart);
+  }
+
+  // Of evaluations of images and of multiple-choice questions.
+  void accuracies() {
+    Chart chart{.title = "Accuracy", .unit = "of images or questions"};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::map<std::string, ChartLine> sets;
+      for (const EvalMetrics& e : runs_[i].evals) {
+        if (!std::isfinite(e.accuracy)) continue;
+        sets[e.name].x.push_back(double(e.step));
+        sets[e.name].y.push_back(e.accuracy);
       }
       add_sets(chart, sets, i);
     }

@@ -333,7 +333,9 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
     matmul += met, frozen += spec.frozen ? met : 0;
   }
   const FlopCount attention = attention_flops_per_token(m, seq_length);
-  const double gemms = 6.0 * double(matmul) - 2.0 * double(frozen);
+  // The projection of patches has no input gradient.
+  const double patches = 4.0 * double(m.num_channels * m.patch_size * m.patch_size * m.hidden_size);
+  const double gemms = 6.0 * double(matmul) - 2.0 * double(frozen) + patches;
   return {.causal = gemms + attention.causal, .full = gemms + attention.full};
 }
 

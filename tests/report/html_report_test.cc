@@ -215,17 +215,19 @@ TEST(Report, ContainsEveryChartAndTable) {
   EXPECT_NE(html_report(std::vector{run}, {.refresh_seconds = 5}).find("content=\"5\""), page.npos);
 }
 
-TEST(Report, ShowsMemoryByKindAndSensorsIfRecorded) {
+TEST(Report, ShowsMemorySensorsAndAccuracyIfRecorded) {
   RunRecords run = sample("a", 10);
   const std::string without = html_report(std::vector{run});
-  for (const char* part : {"GPU power", "GPU temperature", "GPU clock", "Where the memory goes"})
+  for (const char* part : {"GPU power", "GPU temperature", "GPU clock", "Where the memory goes", "Accuracy"})
     EXPECT_EQ(without.find(part), without.npos) << part;
+  run.evals.front().accuracy = 0.5;
   for (StepMetrics& m : run.steps) m.gpu_watts = 650;
   run.events[0].planned_weights = int64_t{1} << 30;
   run.events[0].planned_activations = int64_t{3} << 30;
   run.events[0].planned_masters = 0;
   const std::string page = html_report(std::vector{run, sample("b", 3)});
   EXPECT_NE(page.find("GPU power"), page.npos);
+  EXPECT_NE(page.find("Accuracy"), page.npos);
   EXPECT_EQ(page.find("GPU temperature"), page.npos) << "this GPU has no such sensor";
   EXPECT_NE(page.find("plan 4.00 GiB, most in use 2.00 GiB"), page.npos);
   EXPECT_NE(page.find("activations 3.00 GiB, 75"), page.npos);

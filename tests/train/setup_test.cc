@@ -37,6 +37,13 @@ TEST(FlopsPerToken, MatchPublishedModels) {
   const double n = 6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768);
   EXPECT_DOUBLE_EQ(gpt2.causal, n + 6.0 * 12 * 1024 * 768);
   EXPECT_DOUBLE_EQ(gpt2.full, n + 12.0 * 12 * 1024 * 768);
+  // ViT-B/16: 17.6 G multiplications forward per image, as published; here the classifier reads all
+  // tokens.
+  const FlopCount vit = count(R"({"model_type": "vit", "num_labels": 1000, "image_size": 224, "patch_size": 16,
+      "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12})",
+                              197);
+  EXPECT_NEAR((vit.full / 6 - 1000 * 768) * 197 / 1e9, 17.55, 0.05);
+  EXPECT_EQ(vit.causal, vit.full);
 }
 
 // The FLOPs of a step are those of a run that has the step's window throughout.
