@@ -12,7 +12,7 @@ namespace {
 using enum OnResume;
 using M = ModelConfig;
 
-constexpr int64_t kMaxChannels = 4;
+constexpr int64_t kMaxChannels = 4, kMaxSide = 1 << 14;
 
 template <std::vector<double> M::*L>
 void read_per_channel(M& out, const Json& value, const std::string& path, Notices) {
@@ -64,8 +64,9 @@ Json labels(int64_t classes, bool by_name) {
 
 std::vector<Field<ModelConfig>> image_fields() {
   return {
-      number("image_size", &M::image_size, between(0, 1 << 14), refused, "pixels", "vit: height and width of an image"),
-      number("patch_size", &M::patch_size, between(0, 1 << 14), refused, "pixels",
+      number("image_size", &M::image_size, between(0, double(kMaxSide)), refused, "pixels",
+             "vit: height and width of an image"),
+      number("patch_size", &M::patch_size, between(0, double(kMaxSide)), refused, "pixels",
              "vit: side of the square patches that an image is cut into, each of which is a token; divides image_size"),
       number("num_channels", &M::num_channels, between(0, double(kMaxChannels)), refused, "",
              "vit: channels of an image: 1 = grey, 3 = RGB")
@@ -77,21 +78,28 @@ std::vector<Field<ModelConfig>> image_fields() {
   };
 }
 
-void adopt_image_keys(Json& model) {
+void adopt_image_keys(Json& model, const std::string& path) {
   const Json* classes = model.find("num_labels");
   const Json* names = model.find("id2label");
   if (!model.find("vocab_size") && classes) {
     const Json copy = *classes;
     model.set("vocab_size", copy);
   } else if (!model.find("vocab_size") && names && names->is(Json::Kind::object)) {
-    model.set("vocab_size", Json::of(int64_t(names->keys.size()))).where = names->where;
+    const std::string where = names->where;  // set() may move the object's members
+    model.set("vocab_size", Json::of(int64_t(names->keys.size()))).where = where;
   }
   model.erase("num_labels");
+  for (const char* key : {"image_size", "patch_size"})
+    if (!model.find(key))
+      throw Error(cat(model.where, ": ", dotted(path, key), " is required for model_type vit, in pixels"), Exit::usage);
   const Json *image = model.find("image_size"), *patch = model.find("patch_size");
-  const auto is_size = [](const Json* size) { return size && size->is(Json::Kind::integer) && size->integer > 0; };
+  const auto is_size = [](const Json* size) {  // others are reported by the reader of the options
+    return size->is(Json::Kind::integer) && size->integer > 0 && size->integer <= kMaxSide;
+  };
   if (model.find("max_position_embeddings") || !is_size(image) || !is_size(patch)) return;
   const int64_t side = image->integer / patch->integer;
-  model.set("max_position_embeddings", Json::of(1 + side * side)).where = image->where;
+  const std::string where = image->where;
+  model.set("max_position_embeddings", Json::of(1 + side * side)).where = where;
 }
 
 void validate_images(const ModelConfig& m, std::string_view where) {

@@ -302,7 +302,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   if (const Json* type = own.find("model_type")) {
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
-  if (m.model_type == ModelType::vit) adopt_image_keys(own);
+  if (m.model_type == ModelType::vit) adopt_image_keys(own, path);
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);

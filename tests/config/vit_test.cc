@@ -59,6 +59,10 @@ TEST(Vit, FileOfTransformersIsWrittenAndReadBack) {
 
 TEST(Vit, WrongShapesAreRefused) {
   expect_parts(refused(with(vit_json(), "patch_size", 5)), {"patch_size", "5 does not divide image_size 32"});
+  expect_parts(refused(with(vit_json(), "image_size", int64_t{1} << 62)), {"image_size", "16384"});
+  nlohmann::json unsized = vit_json();
+  unsized.erase("patch_size");
+  expect_parts(refused(unsized), {"model.patch_size is required"});
   expect_parts(refused(with(vit_json(), "hidden_act", "relu")), {"hidden_act", "relu", "gelu"});
   expect_parts(refused(with(vit_json(), "qkv_bias", false)), {"qkv_bias", "true"});
   expect_parts(refused(with(vit_json(), "hidden_dropout_prob", 0.1)), {"hidden_dropout_prob", "dropout"});
