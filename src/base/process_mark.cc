@@ -15,11 +15,7 @@ namespace {
 
 constexpr size_t kHostDigits = 8;
 
-std::string mark_of_host() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return xxh3_hex(std::string_view(name)).substr(0, kHostDigits);
-}
+std::string mark_of_host() { return xxh3_hex(host_name()).substr(0, kHostDigits); }
 
 struct Mark {
   pid_t pid = 0;
@@ -37,6 +33,11 @@ std::optional<Mark> parse(std::string_view text) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
 
 std::string process_mark() { return cat(getpid(), "-", mark_of_host()); }
 

@@ -6,6 +6,8 @@
 
 namespace athanor {
 
+std::string host_name();  // name of this machine
+
 // The process number and, as 8 hexadecimal digits, the checksum of the host's name.
 std::string process_mark();
 

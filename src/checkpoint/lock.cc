@@ -9,17 +9,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 
 namespace athanor {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
 
 // A crash may leave a step that was moved aside while its replacement was renamed into place: keeps the complete one of
 // the two.

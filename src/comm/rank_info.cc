@@ -1,7 +1,6 @@
 #include "comm/rank_info.h"
 
 #include <arpa/inet.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <optional>
@@ -257,12 +256,6 @@ std::string boot_id() {
   } catch (const Error&) {
     return "";
   }
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 }  // namespace athanor

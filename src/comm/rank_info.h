@@ -46,7 +46,6 @@ Endpoint parse_endpoint(const std::string& text);  // HOST:PORT or [IPV6]:PORT
 std::string loopback_address(const std::string& host);
 bool is_loopback(const std::string& host);
 
-std::string host_name();  // name of this machine
-std::string boot_id();    // identifies this boot of the machine, also in its containers; "": unknown
+std::string boot_id();  // identifies this boot of the machine, also in its containers; "": unknown
 
 }  // namespace athanor

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "base/thread.h"
 #include "comm/communicator.h"
 #include "comm/relay.h"

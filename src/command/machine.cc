@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "base/version.h"
 #include "comm/rendezvous.h"
 #include "comm/secret.h"

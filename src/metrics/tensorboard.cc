@@ -11,6 +11,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/process_mark.h"
 
 namespace athanor {
 namespace {
@@ -89,10 +90,9 @@ std::string summary_of(const Record& record, std::span<const RecordField<Record>
   return summary;
 }
 
-std::string host_name() {
-  char name[256] = "";
-  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "host";
-  std::string host(name);
+std::string host_in_names() {
+  std::string host = host_name();
+  if (host.empty()) return "host";
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-'; }, '_');
   return host;
@@ -111,7 +111,7 @@ std::string new_name(const std::string& folder) {
       if (other < 9'999'999'999) seconds = std::max(seconds, other + 1);  // ten digits, so that names sort like numbers
     }
   }
-  return cat(kPrefix, seconds, ".", host_name(), ".", ::getpid(), ".0");
+  return cat(kPrefix, seconds, ".", host_in_names(), ".", ::getpid(), ".0");
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "comm/texts.h"
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "comm/texts.h"
 

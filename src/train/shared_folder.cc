@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "comm/texts.h"
 

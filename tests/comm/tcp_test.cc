@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/crypto.h"
+#include "base/process_mark.h"
 #include "comm/rendezvous_server.h"
 #include "comm/secret.h"
 #include "comm/threads.h"

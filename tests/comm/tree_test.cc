@@ -14,6 +14,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/process_mark.h"
 #include "comm/tcp.h"
 #include "comm/texts.h"
 #include "comm/wire.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "tests/temp_dir.h"
 #include "tests/train/ranks_rig.h"

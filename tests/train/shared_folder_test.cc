@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "comm/threads.h"
 #include "tests/temp_dir.h"

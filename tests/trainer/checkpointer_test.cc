@@ -11,6 +11,7 @@
 #include <mutex>
 #include <semaphore>
 
+#include "base/process_mark.h"
 #include "comm/rank_info.h"
 #include "comm/threads.h"
 #include "cpu/make_cpu.h"
