@@ -19,10 +19,10 @@ class Gpt2 final : public Model {
       const std::string p = cat("transformer.h.", l, ".");
       const int u = l + 1;
       layers_.push_back(
-          {.norm1 = norm(p + "ln_1", u),
+          {.norm1 = layer_norm(p + "ln_1", u),
            .qkv = conv1d(p + "attn.c_attn", u, c, 3 * c, init_std(), {.axis = 1, .parts = {c, c, c}, .whole = d}),
            .out = conv1d(p + "attn.c_proj", u, c, c, output_init_std(), {.axis = 0, .parts = {c}, .whole = d}),
-           .norm2 = norm(p + "ln_2", u),
+           .norm2 = layer_norm(p + "ln_2", u),
            .mlp = {.f = Activation::gelu,
                    .gated = false,
                    .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
@@ -30,7 +30,7 @@ class Gpt2 final : public Model {
       params_.feeds_attention(layers_.back().qkv.w, l);
       params_.feeds_attention(layers_.back().qkv.b, l);
     }
-    norm_f_ = norm("transformer.ln_f", head_unit(), final_gain());
+    norm_f_ = layer_norm("transformer.ln_f", head_unit(), final_gain());
   }
 
   Var embed(Ctx& c, const Batch& batch, Taps&) override { return embedding(net(c), batch, wte_, wpe_); }
@@ -42,11 +42,6 @@ class Gpt2 final : public Model {
   Var final_norm(Ctx& c, Var h, const Taps&) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
 
  private:
-  Norm norm(const std::string& name, int unit, float gain = 1) {
-    const int64_t c = config_.hidden_size;
-    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain, {}, PartialGradient::of_rows),
-            vector(name + ".b", unit, {{name + ".bias", c}}, 0, {}, PartialGradient::of_rows), float(config_.norm_eps)};
-  }
   // Files store [in, out] ("Conv1D"), and so does memory, so that nothing is ever transposed. A column-parallel layer
   // slices its bias, too; a row-parallel layer has a whole bias, which is added to the sum.
   Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev, const Cut& cut) {

@@ -11,10 +11,6 @@
 namespace athanor {
 namespace {
 
-// The vocabulary, or a rank's part of it, is padded in memory to a multiple of this, so that GEMMs of the head run at
-// full speed.
-constexpr int64_t kVocabMultiple = 64;
-
 // Returns the unit that holds the head's weight (with tied embeddings the unit of the embedding) and before it, if the
 // model has weights after its last block, such as the final norm's gain, the unit that holds those.
 std::vector<int> head_units(const Model& model) {
@@ -136,6 +132,12 @@ Param Model::vocab_bias(const std::string& name, int unit, const std::string& fi
 Param Model::position_table(const std::string& name, int unit, const std::string& file_name) {
   const int64_t positions = config_.max_position_embeddings;
   return table(name, unit, {file_name, {positions, config_.hidden_size}}, positions, {});
+}
+
+Norm Model::layer_norm(const std::string& name, int unit, float gain) {
+  const int64_t c = config_.hidden_size;
+  return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain, {}, PartialGradient::of_rows),
+          vector(name + ".b", unit, {{name + ".bias", c}}, 0, {}, PartialGradient::of_rows), float(config_.norm_eps)};
 }
 
 void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,

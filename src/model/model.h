@@ -37,6 +37,10 @@ class Model {
   void require_patterns_used() const;
 
  protected:
+  // The rows of the head, or those of a rank's part of the vocabulary, are padded in memory to a multiple of this, so
+  // that its GEMMs run at full speed.
+  static constexpr int64_t kVocabMultiple = 64;
+
   Net net(Ctx& c) { return {c, params_}; }
   Tensor rope_table() const { return rope_table_; }
   // Declares a weight that is one tensor of the file, or several stacked along dimension 0.
@@ -50,6 +54,7 @@ class Model {
   Param vocab_bias(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
   Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);
+  Norm layer_norm(const std::string& name, int unit, float gain = 1);  // with a bias, as in GPT-2
   // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches are divided by
   // sqrt(2 L) [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] they are divided by the square root of the
   // width, and the final norm's gain by the width, which scales the logits.

@@ -8,8 +8,6 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kClassMultiple = 64;  // rows of the classifier are padded to it, so that its GEMM runs at full speed
-
 class Vit final : public Model {
  public:
   explicit Vit(const ModelConfig& config) : Model(config) {}
@@ -33,7 +31,7 @@ class Vit final : public Model {
     positions_ = table("embeddings.positions", 0, {e + "position_embeddings", {1, m.max_position_embeddings, c}},
                        m.max_position_embeddings, {});
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l, c, d, f));
-    norm_f_ = norm("vit.layernorm", head_unit());
+    norm_f_ = layer_norm("vit.layernorm", head_unit());
     head_ = table("classifier", head_unit(), {"classifier.weight", {m.vocab_size, c}}, rows_of_classifier(), {});
     head_bias_ = params_.declare({.name = "classifier.b",
                                   .shape = {rows_of_classifier()},
@@ -66,20 +64,20 @@ class Vit final : public Model {
     }
     return out;
   }
-  int64_t rows_of_classifier() const { return round_up(config_.vocab_size, kClassMultiple); }
+  int64_t rows_of_classifier() const { return round_up(config_.vocab_size, kVocabMultiple); }
 
   Gpt2Block declare_layer(int l, int64_t c, int64_t d, int64_t f) {
     const std::string p = cat("vit.encoder.layer.", l, "."), a = p + "attention.attention.";
     const int u = l + 1;
     const Cut heads{.axis = 0, .parts = {c, c, c}, .whole = d}, neurons{.axis = 0, .parts = {f}};
     Gpt2Block layer{
-        .norm1 = norm(p + "layernorm_before", u),
+        .norm1 = layer_norm(p + "layernorm_before", u),
         .qkv = {matrix(p + "qkv", u,
                        {{a + "query.weight", {c, c}}, {a + "key.weight", {c, c}}, {a + "value.weight", {c, c}}},
                        init_std(), heads),
                 vector(p + "qkv.b", u, {{a + "query.bias", c}, {a + "key.bias", c}, {a + "value.bias", c}}, 0, heads)},
         .out = linear_by_inputs(p + "attention.output.dense", u, c, c, d),
-        .norm2 = norm(p + "layernorm_after", u),
+        .norm2 = layer_norm(p + "layernorm_after", u),
         .mlp = {.f = Activation::gelu_erf,
                 .gated = false,
                 .up = {matrix(p + "up", u, {{p + "intermediate.dense.weight", {f, c}}}, init_std(), neurons),
@@ -95,11 +93,6 @@ class Vit final : public Model {
   Linear linear_by_inputs(const std::string& name, int unit, int64_t in, int64_t out, int64_t whole) {
     return {matrix(name, unit, {{name + ".weight", {out, in}}}, init_std(), {.axis = 1, .parts = {in}, .whole = whole}),
             vector(name + ".b", unit, {{name + ".bias", out}}, 0)};
-  }
-  Norm norm(const std::string& name, int unit) {
-    const int64_t c = config_.hidden_size;
-    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, 1),
-            vector(name + ".b", unit, {{name + ".bias", c}}, 0), float(config_.norm_eps)};
   }
 
   Linear patches_;
