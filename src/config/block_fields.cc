@@ -10,24 +10,11 @@ using M = ModelConfig;
 constexpr Range kLambda = between(-1e3, 1e3);
 constexpr Range kBlocks = between(0, 1 << 20);
 
-Json null_or(Json schema) {
-  Json nothing = Json::object(), either = Json::object(), any = Json::array();
-  nothing.set("type", Json::of("null"));
-  any.items = {std::move(schema), std::move(nothing)};
-  either.set("anyOf", std::move(any));
-  return either;
-}
-
 Json list_schema(Json item) {
   Json list = Json::object();
   list.set("type", Json::of("array"));
   list.set("items", std::move(item));
   return null_or(std::move(list));
-}
-Json numbers_schema() {
-  Json number = Json::object();
-  number.set("type", Json::of("number"));
-  return list_schema(std::move(number));
 }
 Json layer_types_schema() {
   Json word = Json::object(), words = Json::array();
@@ -45,24 +32,12 @@ Json ranges_schema() {
 }
 
 template <std::vector<double> M::*L>
-void read_numbers(M& out, const Json& value, const std::string& path, Notices) {
-  (out.*L).clear();
-  if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of a number for each layer, or of one");
-  for (size_t i = 0; i < value.items.size(); ++i)
-    (out.*L).push_back(read_real(value.items[i], cat(path, "[", i, "]"), kLambda));
-}
-template <std::vector<double> M::*L>
-Json write_numbers(const M& in) {
-  if ((in.*L).empty()) return Json();
-  Json list = Json::array();
-  for (const double x : in.*L) list.items.push_back(Json::of(x));
-  return list;
-}
-template <std::vector<double> M::*L>
 Field<M> numbers(std::string_view key, std::string_view help) {
-  return custom(key, Custom<M>{read_numbers<L>, write_numbers<L>, numbers_schema, "null, or list of numbers"}, refused,
-                help)
+  const auto read = [](M& out, const Json& value, const std::string& path, Notices) {
+    out.*L = read_numbers(value, path, kLambda, "null, or a list of a number for each layer, or of one");
+  };
+  const auto write = [](const M& in) { return write_numbers(in.*L); };
+  return custom(key, Custom<M>{read, write, numbers_schema, "null, or list of numbers"}, refused, help)
       .unset_is("null");
 }
 

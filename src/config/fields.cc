@@ -177,6 +177,38 @@ Json number_schema(std::string_view type, const Range& range, const Word& word) 
   return either;
 }
 
+std::vector<double> read_numbers(const Json& value, const std::string& path, const Range& range,
+                                 const std::string& expected) {
+  std::vector<double> numbers;
+  if (value.is(Json::Kind::null)) return numbers;
+  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
+  for (size_t i = 0; i < value.items.size(); ++i)
+    numbers.push_back(read_real(value.items[i], cat(path, "[", i, "]"), range));
+  return numbers;
+}
+
+Json write_numbers(std::span<const double> numbers) {
+  if (numbers.empty()) return Json();
+  Json list = Json::array();
+  for (const double x : numbers) list.items.push_back(Json::of(x));
+  return list;
+}
+
+Json null_or(Json schema) {
+  Json nothing = Json::object(), either = Json::object(), any = Json::array();
+  nothing.set("type", Json::of("null"));
+  any.items = {std::move(schema), std::move(nothing)};
+  either.set("anyOf", std::move(any));
+  return either;
+}
+
+Json numbers_schema() {
+  Json list = Json::object();
+  list.set("type", Json::of("array"));
+  list.set("items", number_schema("number", {}, {}));
+  return null_or(std::move(list));
+}
+
 Json choice_schema(std::span<const std::string_view> names) {
   Json words = Json::array(), schema = Json::object();
   for (auto name : names) words.items.push_back(Json::of(name));

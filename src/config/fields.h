@@ -201,6 +201,11 @@ std::string read_path(const Json&, const std::string& path);  // with ~/ expande
 int64_t read_integer(const Json&, const std::string& path, const Range&, const Word& = {});
 double read_real(const Json&, const std::string& path, const Range&, const Word& = {});
 int read_choice(const Json&, const std::string& path, std::span<const std::string_view> names);
+// A list of numbers; null is an empty list. expected: what a message says about another value.
+std::vector<double> read_numbers(const Json&, const std::string& path, const Range&, const std::string& expected);
+Json write_numbers(std::span<const double>);
+Json null_or(Json schema);  // the schema of null, or of a value of this schema
+Json numbers_schema();
 void require_object(const Json&, const std::string& path);
 // `near`: the key that was most likely meant, or "".
 [[noreturn]] void unknown_key(const Json& value, const std::string& path, std::string_view key,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/image_limits.h"
 #include "config/require.h"
 
 namespace athanor {
@@ -12,39 +13,13 @@ namespace {
 using enum OnResume;
 using M = ModelConfig;
 
-constexpr int64_t kMaxChannels = 4, kMaxSide = 1 << 14;
-
-template <std::vector<double> M::*L>
-void read_per_channel(M& out, const Json& value, const std::string& path, Notices) {
-  (out.*L).clear();
-  if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of a number for each channel");
-  for (size_t i = 0; i < value.items.size(); ++i)
-    (out.*L).push_back(read_real(value.items[i], cat(path, "[", i, "]"), between(-1e3, 1e3)));
-}
-template <std::vector<double> M::*L>
-Json write_per_channel(const M& in) {
-  if ((in.*L).empty()) return Json();
-  Json list = Json::array();
-  for (const double x : in.*L) list.items.push_back(Json::of(x));
-  return list;
-}
-Json per_channel_schema() {
-  Json list = Json::object(), number = Json::object(), nothing = Json::object(), either = Json::object(),
-       any = Json::array();
-  number.set("type", Json::of("number"));
-  list.set("type", Json::of("array"));
-  list.set("items", std::move(number));
-  nothing.set("type", Json::of("null"));
-  any.items = {std::move(list), std::move(nothing)};
-  either.set("anyOf", std::move(any));
-  return either;
-}
 template <std::vector<double> M::*L>
 Field<M> per_channel(std::string_view key, std::string_view help) {
-  return custom(key,
-                Custom<M>{read_per_channel<L>, write_per_channel<L>, per_channel_schema, "null, or list of numbers"},
-                refused, help)
+  const auto read = [](M& out, const Json& value, const std::string& path, Notices) {
+    out.*L = read_numbers(value, path, between(-1e3, 1e3), "null, or a list of a number for each channel");
+  };
+  const auto write = [](const M& in) { return write_numbers(in.*L); };
+  return custom(key, Custom<M>{read, write, numbers_schema, "null, or list of numbers"}, refused, help)
       .unset_is("vit: 0.5 for each channel");
 }
 
@@ -64,11 +39,11 @@ Json labels(int64_t classes, bool by_name) {
 
 std::vector<Field<ModelConfig>> image_fields() {
   return {
-      number("image_size", &M::image_size, between(0, double(kMaxSide)), refused, "pixels",
+      number("image_size", &M::image_size, between(0, double(kMaxImageSide)), refused, "pixels",
              "vit: height and width of an image"),
-      number("patch_size", &M::patch_size, between(0, double(kMaxSide)), refused, "pixels",
+      number("patch_size", &M::patch_size, between(0, double(kMaxImageSide)), refused, "pixels",
              "vit: side of the square patches that an image is cut into, each of which is a token; divides image_size"),
-      number("num_channels", &M::num_channels, between(0, double(kMaxChannels)), refused, "",
+      number("num_channels", &M::num_channels, between(0, double(kMaxImageChannels)), refused, "",
              "vit: channels of an image: 1 = grey, 3 = RGB")
           .unset_is("vit: 3"),
       per_channel<&M::image_mean>(
@@ -94,7 +69,7 @@ void adopt_image_keys(Json& model, const std::string& path) {
       throw Error(cat(model.where, ": ", dotted(path, key), " is required for model_type vit, in pixels"), Exit::usage);
   const Json *image = model.find("image_size"), *patch = model.find("patch_size");
   const auto is_size = [](const Json* size) {  // others are reported by the reader of the options
-    return size->is(Json::Kind::integer) && size->integer > 0 && size->integer <= kMaxSide;
+    return size->is(Json::Kind::integer) && size->integer > 0 && size->integer <= kMaxImageSide;
   };
   if (model.find("max_position_embeddings") || !is_size(image) || !is_size(patch)) return;
   const int64_t side = image->integer / patch->integer;
@@ -125,7 +100,8 @@ void validate_images(const ModelConfig& m, std::string_view where) {
   require_key(m.max_position_embeddings == tokens, where, "max_position_embeddings", "an image of ", side, " x ", side,
               " patches and a class token are ", tokens, " tokens, got ", m.max_position_embeddings, "; leave it out");
   require_key(!m.tie_word_embeddings, where, "tie_word_embeddings", "vit has no token embedding; leave it out");
-  require_key(m.vocab_size <= 65536, where, "vocab_size", "expected at most 65536 classes, got ", m.vocab_size);
+  require_key(m.vocab_size <= kMaxImageClasses, where, "vocab_size", "expected at most ", kMaxImageClasses,
+              " classes, got ", m.vocab_size);
   require_key(m.final_logit_softcapping == 0, where, "final_logit_softcapping", "vit has none, got ",
               m.final_logit_softcapping, "; leave it out");
 }
@@ -140,12 +116,11 @@ void add_vit_keys(const ModelConfig& m, Json& out) {
   out.set("layer_norm_eps", Json::of(m.norm_eps));
   out.set("qkv_bias", Json::of(true));
   for (auto key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) out.set(key, Json::of(0.0));
-  for (auto key : {"image_size", "patch_size", "num_channels"}) {
-    const int64_t value = key[0] == 'i' ? m.image_size : key[0] == 'p' ? m.patch_size : m.num_channels;
-    out.set(key, Json::of(value));
-  }
-  out.set("image_mean", write_per_channel<&M::image_mean>(m));
-  out.set("image_std", write_per_channel<&M::image_std>(m));
+  out.set("image_size", Json::of(m.image_size));
+  out.set("patch_size", Json::of(m.patch_size));
+  out.set("num_channels", Json::of(m.num_channels));
+  out.set("image_mean", write_numbers(m.image_mean));
+  out.set("image_std", write_numbers(m.image_std));
   out.set("id2label", labels(m.vocab_size, false));
   out.set("label2id", labels(m.vocab_size, true));
 }

@@ -100,7 +100,7 @@ struct Patches {
   const uint8_t* pixels;
   PatchShape shape;
   int64_t rows, elements;  // rows: 1 + patches of an image
-  float scale[PatchShape::kMaxChannels], shift[PatchShape::kMaxChannels];
+  float scale[kMaxImageChannels], shift[kMaxImageChannels];
 };
 
 // One element per thread. Unverified: no GPU has run it.

@@ -13,8 +13,8 @@ void require_valid(const ImageFormat& f, const std::string& path) {
     if (value < 1 || value > most)
       throw Error(cat(path, ": images with ", value, " ", what, "; expected 1 to ", most), Exit::usage);
   };
-  require("classes", f.classes, kMaxClasses);
-  require("channels", f.channels, kMaxChannels);
+  require("classes", f.classes, kMaxImageClasses);
+  require("channels", f.channels, kMaxImageChannels);
   require("rows of pixels", f.height, kMaxImageSide);
   require("columns of pixels", f.width, kMaxImageSide);
 }

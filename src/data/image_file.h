@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "base/image_limits.h"
 #include "data/stable_file.h"
 
 namespace athanor {
@@ -24,13 +25,12 @@ struct ImageFormat {
   static constexpr int64_t kLabelBytes = 2;
 };
 constexpr int64_t kImageHeaderBytes = 64;
-constexpr int64_t kMaxClasses = 65536, kMaxChannels = 4, kMaxImageSide = 16384;
 
 // Reads image number `index` of a shard with this format: its pixels [channels, height, width]. Returns its label.
 // Throws if the label is not below `classes`.
 int64_t read_image(const StableFile& file, const ImageFormat& format, int64_t index, std::span<uint8_t> pixels);
 
-// Throws Error naming `path` if the format has sizes outside the limits above.
+// Throws Error naming `path` if the format has sizes outside the limits of base/image_limits.h.
 void require_valid(const ImageFormat& format, const std::string& path);
 
 // Writes one shard atomically: it appears under its name in finish(), or not at all.

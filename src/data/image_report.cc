@@ -18,7 +18,7 @@ namespace {
 struct Images {
   std::optional<ImageFormat> format;  // of the first shard
   std::vector<int64_t> of_class;
-  std::array<double, kMaxChannels> sums{}, squares{};  // of pixels between 0 and 1
+  std::array<double, kMaxImageChannels> sums{}, squares{};  // of pixels between 0 and 1
   int64_t count = 0;
   std::ostringstream lines, problems;
 };

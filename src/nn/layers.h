@@ -34,7 +34,7 @@ Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optio
 // How images become the inputs of a linear layer, see Patchify.
 struct ImagePatches {
   PatchShape shape;
-  std::array<float, PatchShape::kMaxChannels> scale = {}, shift = {};
+  std::array<float, kMaxImageChannels> scale = {}, shift = {};
 };
 // Patches of Batch::pixels times the projection [C, columns], plus two table rows: of `kinds` [2, C] the one that
 // Batch::tokens names (0 for a patch: the bias; 1 for the class token), and of `positions` the token's. -> [N, C]

@@ -1,6 +1,7 @@
 // Token and learned position embeddings; patches of images; gathering and scattering of rows.
 #pragma once
 #include "base/host_device.h"
+#include "base/image_limits.h"
 #include "ops/op.h"
 #include "ops/vocab_part.h"
 
@@ -67,7 +68,6 @@ struct EmbeddingBwd {
 // Images cut into square patches [Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", sec. 3.1]. height and width
 // are multiples of `patch`.
 struct PatchShape {
-  static constexpr int64_t kMaxChannels = 4;
   int64_t channels = 0, height = 0, width = 0, patch = 0;
   int64_t pixels() const { return channels * height * width; }                      // of an image
   int64_t patches() const { return (height / patch) * (width / patch); }            // of an image
@@ -87,14 +87,14 @@ struct Patchify {
   Tensor y;       // [images (1 + patches), columns]
   Tensor pixels;  // [images, channels height width] u8
   PatchShape shape;
-  std::array<float, PatchShape::kMaxChannels> scale = {}, shift = {};
+  std::array<float, kMaxImageChannels> scale = {}, shift = {};
   static constexpr const char* kName = "patchify";
   std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"pixels", Io::in, &pixels}}}; }
   void check() const {
     Expect e{kName};
     const PatchShape& s = shape;
     e.that(s.patch > 0 && s.height % s.patch == 0 && s.width % s.patch == 0, "sides that are multiples of the patch");
-    e.that(s.channels > 0 && s.channels <= PatchShape::kMaxChannels, "1 to 4 channels");
+    e.that(s.channels > 0 && s.channels <= kMaxImageChannels, "1 to 4 channels");
     e.floating("y", y)
         .shape("y", y, {pixels.rows() * (1 + s.patches()), s.columns()})
         .contiguous("y", y)
