@@ -23,6 +23,7 @@
 #include "data/image_source.h"
 #include "data/ordered_pool.h"
 #include "data/text_input.h"
+#include "data/token_file.h"
 
 namespace athanor {
 namespace {
@@ -195,12 +196,11 @@ class MakeImages {
   // Images of both splits are of one size, since one model reads them.
   void require_format_of(const std::string& path) const {
     const ImageFormat& f = conversion_.format;
-    std::array<int32_t, 5> words{};  // version, classes, channels, height, width
-    pread_all(open_regular(path), std::as_writable_bytes(std::span(words)), 8, path);
-    if (words != std::array{1, int32_t(f.classes), int32_t(f.channels), int32_t(f.height), int32_t(f.width)})
-      refuse(path, " has images of ", words[1], " classes, ", words[2], " channel(s) and ", words[3], " x ", words[4],
-             " pixels, these are of ", f.classes, " classes, ", f.channels, " channel(s) and ", f.height, " x ",
-             f.width, " pixels: give the --size and --channels that it was made with, or remove it");
+    const ImageFormat other = *TokenFile::open_images(path).layout().images;
+    if (other != f)
+      refuse(path, " has images of ", other.classes, " classes, ", other.channels, " channel(s) and ", other.height,
+             " x ", other.width, " pixels, these are of ", f.classes, " classes, ", f.channels, " channel(s) and ",
+             f.height, " x ", f.width, " pixels: give the --size and --channels that it was made with, or remove it");
   }
 
   void require_new_outputs() const {

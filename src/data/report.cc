@@ -254,10 +254,10 @@ struct Opened {
   std::ostringstream lines, problems;
 };
 
-void open_all(const ShardReportOptions& options, Opened& opened) {
-  for (const std::string& path : expand_all(options.path_globs)) {
+void open_all(std::span<const std::string> paths, const std::string& dtype, Opened& opened) {
+  for (const std::string& path : paths) {
     try {
-      TokenFile shard = TokenFile::open(path, options.dtype);
+      TokenFile shard = TokenFile::open(path, dtype);
       const TokenLayout& layout = shard.layout();
       opened.lines << path << ": " << layout.format << ", " << layout.count << " tokens, " << shard.bytes() << " bytes"
                    << (layout.documents ? cat(", ", layout.documents->count(), " documents") : "")
@@ -385,7 +385,7 @@ DataInfo data_info(const ShardReportOptions& options) {
   const std::vector<std::string> paths = expand_all(options.path_globs);
   if (is_image_shard(paths.front())) return image_info(paths);
   Opened opened;
-  open_all(options, opened);
+  open_all(paths, options.dtype, opened);
   try {
     if (opened.tokens > 0) describe_tokens(options, opened);
   } catch (const Error& e) {
