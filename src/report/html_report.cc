@@ -336,7 +336,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Of evaluations of images and of multiple-choice questions.
+  // Draws the accuracy of each evaluation of images or of multiple-choice questions.
   void accuracies() {
     Chart chart{.title = "Accuracy", .unit = "of images or questions"};
     for (size_t i = 0; i < runs_.size(); ++i) {
