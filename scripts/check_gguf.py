@@ -49,7 +49,10 @@ def read_imatrix(path):
     for name, sums in tensors.items():
         if name.endswith(".in_sum2"):
             weight = name.removesuffix(".in_sum2")
-            means[weight] = numpy.ascontiguousarray(sums / tensors[weight + ".counts"][0])
+            counts = tensors[weight + ".counts"]  # one per expert, or one
+            parts = [part / count if count > 0 else numpy.ones_like(part)
+                     for part, count in zip(numpy.split(sums, len(counts)), counts)]
+            means[weight] = numpy.ascontiguousarray(numpy.concatenate(parts), numpy.float32)
     return means
 
 
@@ -100,7 +103,7 @@ def weights(random, shape):
     return values.astype(numpy.float32)
 
 
-def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vocabulary=300, tied=False, **more):
+def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vocabulary=300, tied=False, experts=0, **more):
     random = numpy.random.default_rng(seed)
     tensors = {}
 
@@ -140,10 +143,26 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
                 matrix(p + "self_attn." + name, rows, columns)
                 if kind == "qwen2" and name != "o_proj":
                     vector(p + "self_attn." + name + ".bias", rows)
-            if kind == "qwen3":
+            if kind in ("qwen3", "qwen3_moe", "dots1"):
                 vector(p + "self_attn.q_norm.weight", width), vector(p + "self_attn.k_norm.weight", width)
-            matrix(p + "mlp.gate_proj", inner, hidden), matrix(p + "mlp.up_proj", inner, hidden)
-            matrix(p + "mlp.down_proj", hidden, inner)
+            if kind == "olmoe":
+                vector(p + "self_attn.q_norm.weight", hidden), vector(p + "self_attn.k_norm.weight", kv * width)
+            dense = "mlp."
+            if experts and not (kind == "dots1" and i == 0):
+                mixtral = kind == "mixtral"
+                dense = "mlp.shared_experts." if kind == "dots1" else None
+                feed = p + ("block_sparse_moe." if mixtral else "mlp.")
+                matrix(feed + "gate", experts, hidden)
+                if kind == "dots1":
+                    vector(feed + "gate.e_score_correction_bias", experts)
+                for e in range(experts):
+                    for name, rows, columns in (("w1" if mixtral else "gate_proj", inner, hidden),
+                                                ("w3" if mixtral else "up_proj", inner, hidden),
+                                                ("w2" if mixtral else "down_proj", hidden, inner)):
+                        matrix(f"{feed}experts.{e}.{name}", rows, columns)
+            if dense:
+                matrix(p + dense + "gate_proj", inner, hidden), matrix(p + dense + "up_proj", inner, hidden)
+                matrix(p + dense + "down_proj", hidden, inner)
         vector("model.norm.weight", hidden)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -159,6 +178,13 @@ CASES = {
     "gpt2": {"kind": "gpt2", "kv": 4, "layers": 8},
     "llama-80": {"kind": "llama", "layers": 80, "inner": 256, "vocabulary": 64},  # taken for Llama 70B
     "qwen2-80": {"kind": "qwen2", "layers": 80, "inner": 256, "vocabulary": 64, "kv": 4},
+    "mixtral": {"kind": "mixtral", "experts": 8, "inner": 256, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {"kind": "qwen3_moe", "experts": 12, "inner": 256, "layers": 8, "num_experts": 12, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 256, "norm_topk_prob": True},
+    "olmoe": {"kind": "olmoe", "experts": 4, "inner": 256, "layers": 4, "kv": 4, "num_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"kind": "dots1", "experts": 6, "inner": 256, "layers": 5, "n_routed_experts": 6, "num_experts_per_tok": 2,
+              "moe_intermediate_size": 256, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+              "norm_topk_prob": True},
 }
 
 

@@ -146,7 +146,7 @@ PrunedExport pruned_by_wanda(const ExportArgs& args, const Importance& inputs) {
   return {.sparsity = sparsity,
           .flag = "--wanda",
           .prune = [sparsity, &inputs](const std::string& weight, std::span<float> values, int64_t) {
-            prune_by_wanda(values, inputs.at(weight).sums, sparsity);
+            prune_by_wanda(values, inputs.at(weight).means(), sparsity);
           }};
 }
 
@@ -265,8 +265,9 @@ void add_export(Cli& cli) {
   verb.add_option(
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
-          "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts); peft: a folder with "
-          "the adapters of a run with lora.rank, which all others merge into the weights")
+          "quantized linear layers for vLLM and transformers (not gpt2); peft: a folder with the adapters of a run "
+          "with "
+          "lora.rank, which all others merge into the weights")
       .show_default()
       .check(one_of(format_names()));
   verb.add_flag("--average,--ema", args->averages,

@@ -45,13 +45,6 @@ std::unique_ptr<Engine> open_engine(const Config& config, const ModelFolder& wei
 
 double bits_per_weight(int64_t bytes, const ModelConfig& m) { return 8 * double(bytes) / double(parameter_count(m)); }
 
-void require_visible_inputs(ModelType family) {
-  if (has_experts(family))
-    throw Error(
-        cat("export: --calibrate does not support models with experts, such as ", name_of(family), "; leave it out"),
-        Exit::usage);
-}
-
 int64_t bytes_of(const ModelFolder& model) {
   int64_t bytes = 0;
   for (const auto& w : model.weights()) bytes += w.shape.numel() * int64_t(size_of(w.dtype));
@@ -91,15 +84,21 @@ void print_table(const ModelDifference& d, int64_t bytes, const ModelFolder& ori
 
 Importance calibrate(const ModelFolder& model, const CalibrationArgs& args, int64_t threads) {
   if (args.data.empty()) return {};
-  require_visible_inputs(model.config().model_type);
   const Config config = config_for(model, args.data, threads);
   const Dataset data = open_dataset(config.valid_data, config);
   Machine machine(config);
   const Backend backend = machine.backend();
   const auto engine = open_engine(config, model, backend, Logits::none);
   const Importance importance = measure_importance(*engine, backend.ops, data, args.samples);
-  const int64_t tokens = importance.begin()->second.tokens;
+  int64_t tokens = 0, unreached = 0;
+  for (const auto& [name, squares] : importance) {
+    tokens = std::max(tokens, squares.tokens);
+    unreached += squares.tokens == 0;
+  }
   log::info("export: importance of ", importance.size(), " weights over ", tokens, " tokens");
+  if (unreached > 0)
+    log::warn("export: no token of --calibrate reached the experts of ", unreached,
+              " weights; their inputs count alike. Give more text, or more with --calibrate-samples");
   if (!args.imatrix.empty())
     write_imatrix(importance,
                   {.datasets = args.data, .windows = tokens / config.seq_length, .window_tokens = config.seq_length},
@@ -114,10 +113,9 @@ struct HessianSource::State {
         machine(config),
         engine(open_engine(config, model, machine.backend(), Logits::none)),
         samples(args.samples) {
-    require_visible_inputs(model.config().model_type);
     const bool in_out = model.config().model_type == ModelType::gpt2;
     for (const auto& w : model.weights())
-      if (w.role == Role::matrix) {
+      if (w.linear()) {
         const int64_t in = w.shape[in_out ? 0 : 1];
         bytes[w.name] = in * in * int64_t(sizeof(float));
       }
@@ -129,6 +127,7 @@ struct HessianSource::State {
   int64_t samples;
   std::map<std::string, int64_t> bytes;  // bytes of each weight's Hessian, in file order
   Hessians held;
+  bool warned = false;  // of a layer without tokens
 };
 
 HessianSource::HessianSource(const ModelFolder& model, const CalibrationArgs& args, int64_t threads)
@@ -148,7 +147,13 @@ std::vector<float> HessianSource::operator()(const std::string& weight) {
     }
     s.held = measure_hessians(*s.engine, s.machine.backend().ops, s.data, s.samples, next);
   }
-  return *s.held.at(weight);
+  const std::vector<float>& hessian = *s.held.at(weight);
+  if (!s.warned && std::ranges::all_of(hessian, [](float x) { return x == 0; })) {
+    log::warn("export: no token of --calibrate reached the layer of ", weight,
+              " and perhaps of others, whose inputs count alike. Give more text, or more with --calibrate-samples");
+    s.warned = true;
+  }
+  return hessian;
 }
 
 void check_export(const ModelFolder& original, const ModelFolder& written, int64_t bytes, const CheckArgs& args,

@@ -72,9 +72,6 @@ class GgufModelWriter {
     if (has_experts(m_.model_type) && !dots && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));
-    if (has_experts(m_.model_type) && ggml_info(options_.mixture.type).quantize &&
-        options_.mixture.type != GgmlType::q8_0)
-      refuse(options_.mixture.name, "a model with experts can only be written as f32, f16, bf16 or q8_0");
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
       refuse("rope_scaling llama3", cat("llama.cpp supports it only for llama, not for ", arch_));

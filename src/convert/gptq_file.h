@@ -27,8 +27,8 @@ struct GptqExport {
 enum class GptqTensor : uint8_t { qweight, qzeros, scales, g_idx };
 std::string gptq_name(const std::string& weight, GptqTensor);
 
-// "quantization_config" for config.json, a JSON object.
-std::string quantization_config_json(const GptqOptions&);
+// "quantization_config" for config.json, a JSON object. routers: the model has routers, which are not quantized.
+std::string quantization_config_json(const GptqOptions&, bool routers);
 
 // The four tensors of a weight, which is quantized when the first of them is written. Folder and export must outlive
 // them. Throws Error(usage) if the shape does not fit bits or group size.

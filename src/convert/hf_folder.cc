@@ -11,6 +11,7 @@
 #include "convert/floats.h"
 #include "convert/folder_links.h"
 #include "convert/new_folder.h"
+#include "model/adapters.h"
 #include "tokenizer/descriptor.h"
 #include "tokenizer/load.h"
 
@@ -91,42 +92,67 @@ TensorData pruned(const ModelFolder& model, const ModelFolder::Weight& weight, D
 void require_prunable(const ModelFolder& model, const PrunedExport& how) {
   if (how.sparsity.pattern != PrunePattern::two_of_four) return;
   for (const auto& w : model.weights())
-    if (w.role == Role::matrix && inputs_of(model, w) % 4 != 0)
+    if (w.linear() && inputs_of(model, w) % 4 != 0)
       throw Error(cat("export: ", how.flag, " 2:4: ", w.name, " has ", inputs_of(model, w),
                       " inputs, no multiple of 4; give a fraction instead"),
                   Exit::usage);
 }
 
-std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
+// Refuses models that readers of the quantized format do not support.
+void require_quantizable(const ModelFolder& model, const HfFolderOptions& options) {
   const ModelType family = model.config().model_type;
-  if ((options.fp8 || options.ints || options.gptq || options.nested_nf4) &&
-      ((model.in_out() && !options.nested_nf4) || has_experts(family) || reads_images(model.config())))
-    throw Error(cat("export: ", name_of(family), " cannot be written in ",
-                    options.fp8          ? "FP8"
-                    : options.gptq       ? "GPTQ's format"
-                    : options.nested_nf4 ? "bitsandbytes' NF4"
-                                         : "packed integers",
-                    reads_images(model.config()) ? ""
-                    : family == ModelType::gpt2
-                        ? ": its matrices are [in, out], which readers of such weights do not support"
-                        : ": it has experts, and such folders cannot say that the router is not quantized",
-                    "; take f32, bf16 or f16"),
-                Exit::usage);
+  const char* format = options.fp8          ? "FP8"
+                       : options.gptq       ? "GPTQ's format"
+                       : options.ints       ? "packed integers"
+                       : options.nested_nf4 ? "bitsandbytes' NF4"
+                                            : nullptr;
+  std::string why;
+  if (!format) return;
+  if (family == ModelType::gpt2 && !options.nested_nf4)
+    why = "its matrices are [in, out], which readers of such weights do not support";
+  else if (has_experts(family) && options.nested_nf4)
+    why = "transformers keeps the experts of a layer in one tensor, which bitsandbytes does not quantize";
+  else if (reads_images(model.config()))
+    why = "no reader supports it";
+  if (!why.empty())
+    throw Error(
+        cat("export: ", name_of(family), " cannot be written in ", format, ": ", why, "; take f32, bf16 or f16"),
+        Exit::usage);
+}
+
+// Modules of matrices that stay in floats although readers take them for linear layers: the head, routers.
+std::vector<std::string> float_modules(const ModelFolder& model) {
+  std::vector<std::string> modules = {"lm_head"};
+  for (const auto& weight : model.weights())
+    if (weight.router) modules.push_back(module_of(weight.name));
+  return modules;
+}
+
+// "quantization_config" for config.json; empty for plain weights.
+std::string quantization_config(const ModelFolder& model, const HfFolderOptions& options) {
+  if (options.nested_nf4) return nf4_config_json(*options.nested_nf4);
+  if (options.gptq) return quantization_config_json(options.gptq->options, has_experts(model.config().model_type));
+  if (options.ints) return quantization_config_json(*options.ints, float_modules(model));
+  return options.fp8 ? quantization_config_json(*options.fp8, float_modules(model)) : "";
+}
+
+std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
+  require_quantizable(model, options);
   if (options.pruned) require_prunable(model, *options.pruned);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
-    if ((options.ints || options.gptq || options.nested_nf4) && weight.role == Role::matrix) {
+    if ((options.ints || options.gptq || options.nested_nf4) && weight.linear()) {
       for (TensorData& part : options.nested_nf4 ? nf4_matrix(model, weight.name, *options.nested_nf4)
                               : options.gptq     ? gptq_matrix(model, weight.name, *options.gptq)
                                                  : packed_matrix(model, weight.name, *options.ints))
         tensors.push_back(std::move(part));
       continue;
     }
-    if (!options.fp8 || weight.role != Role::matrix) {
+    if (!options.fp8 || !weight.linear()) {
       const DType own = weight.merged.value_or(weight.dtype);
       const DType dtype = weight.buffer ? own : options.dtype.value_or(own);
-      tensors.push_back(options.pruned && weight.role == Role::matrix ? pruned(model, weight, dtype, *options.pruned)
-                                                                      : converted(model, weight, dtype));
+      tensors.push_back(options.pruned && weight.linear() ? pruned(model, weight, dtype, *options.pruned)
+                                                          : converted(model, weight, dtype));
       continue;
     }
     Fp8Matrix matrix = fp8_matrix(model, weight.name, *options.fp8);
@@ -200,12 +226,8 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   }
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
   // config.json has only one dtype: that of the token embedding.
-  writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
-                                            options.nested_nf4 ? nf4_config_json(*options.nested_nf4)
-                                            : options.gptq     ? quantization_config_json(options.gptq->options)
-                                            : options.ints     ? quantization_config_json(*options.ints)
-                                            : options.fp8      ? quantization_config_json(*options.fp8)
-                                                               : ""));
+  writer.text("config.json",
+              hf_config_json(model.config(), torch_name(tensors.front().dtype), quantization_config(model, options)));
   if (reads_images(model.config()))
     writer.text("preprocessor_config.json", image_processor_json(model.config()));
   else

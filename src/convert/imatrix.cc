@@ -12,15 +12,29 @@ void write_imatrix(const Importance& importance, const ImatrixSource& source, co
   file.set("imatrix.datasets", source.datasets);
   file.set("imatrix.chunk_count", narrow<uint32_t>(source.windows));
   file.set("imatrix.chunk_size", narrow<uint32_t>(source.window_tokens));
-  const auto add = [&file](const std::string& name, const std::vector<float>& values) {
-    const auto columns = int64_t(values.size());
-    file.add({.name = name, .type = GgmlType::f32, .shape = {1, columns}, .make = [values](const ByteSink& sink) {
-                sink(std::as_bytes(std::span(values)));
-              }});
-  };
+  // Experts of a layer are one tensor: their sums one after another.
+  std::map<std::string, std::map<int64_t, const InputSquares*>> tensors;
   for (const auto& [name, squares] : importance) {
-    add(gguf_name(name) + ".in_sum2", {squares.sums.begin(), squares.sums.end()});
-    add(gguf_name(name) + ".counts", {float(squares.tokens)});
+    const auto expert = expert_name(name);
+    tensors[expert ? expert->merged : gguf_name(name)][expert ? expert->number : 0] = &squares;
+  }
+  for (const auto& tensor : tensors) {
+    const std::string& name = tensor.first;
+    const auto& parts = tensor.second;
+    std::vector<float> sums, counts;
+    for (const auto& [number, squares] : parts) {
+      sums.insert(sums.end(), squares->sums.begin(), squares->sums.end());
+      counts.push_back(float(squares->tokens));
+    }
+    const auto add = [&](const std::string& suffix, const std::vector<float>& values) {
+      const auto count = int64_t(parts.size());
+      file.add({.name = name + suffix,
+                .type = GgmlType::f32,
+                .shape = {count, int64_t(values.size()) / count},
+                .make = [values](const ByteSink& sink) { sink(std::as_bytes(std::span(values))); }});
+    };
+    add(".in_sum2", sums);
+    add(".counts", counts);
   }
   file.write(path);
 }

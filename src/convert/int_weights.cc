@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "convert/floats.h"
@@ -88,13 +89,14 @@ std::optional<IntGroups> packed_groups(const Shape& matrix, const Shape& packed,
   return std::nullopt;
 }
 
-std::string quantization_config_json(IntGroups g) {
+std::string quantization_config_json(IntGroups g, const std::vector<std::string>& floats) {
   const std::string strategy =
       g.group > 0 ? cat(R"("strategy": "group", "group_size": )", g.group) : R"("strategy": "channel")";
   return cat(
       R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", )",
-      R"("ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], )", R"("weights": {"num_bits": )",
-      g.bits, R"(, "type": "int", "symmetric": true, "dynamic": false, )", strategy,
+      R"("ignore": )", nlohmann::json(floats).dump(),
+      R"(, "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": )", g.bits,
+      R"(, "type": "int", "symmetric": true, "dynamic": false, )", strategy,
       R"(}, "input_activations": null, "output_activations": null}}})");
 }
 

@@ -32,8 +32,8 @@ Shape packed_scale_shape(const Shape& matrix, IntGroups);
 // Derives bits and group size from the shapes of the stored tensors; nullopt if they are inconsistent.
 std::optional<IntGroups> packed_groups(const Shape& matrix, const Shape& packed, const Shape& scales);
 
-// "quantization_config" for config.json, a JSON object.
-std::string quantization_config_json(IntGroups);
+// "quantization_config" for config.json, a JSON object. floats: names of modules that are not quantized.
+std::string quantization_config_json(IntGroups, const std::vector<std::string>& floats);
 
 // The three tensors, computed block by block. The folder must outlive them. Throws Error(usage) if rows do not consist
 // of whole groups.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "convert/floats.h"
 #include "convert/model_folder.h"
@@ -63,14 +64,15 @@ Shape scale_shape(const Shape& matrix, Fp8Blocks blocks) {
   return Grid(matrix, blocks).shape;
 }
 
-std::string quantization_config_json(Fp8Blocks blocks) {
+std::string quantization_config_json(Fp8Blocks blocks, const std::vector<std::string>& floats) {
+  const std::string names = nlohmann::json(floats).dump();
   if (blocks == Fp8Blocks::block)
     return cat(R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [)",
-               kBlock, ", ", kBlock, R"(], "modules_to_not_convert": ["lm_head"]})");
+               kBlock, ", ", kBlock, R"(], "modules_to_not_convert": )", names, "}");
   const char* strategy = blocks == Fp8Blocks::tensor ? "tensor" : "channel";
   return cat(
       R"({"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed", )",
-      R"("ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], )",
+      R"("ignore": )", names, R"(, "config_groups": {"group_0": {"targets": ["Linear"], )",
       R"("weights": {"num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": ")", strategy,
       R"("}, "input_activations": {"num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, )",
       R"("strategy": "token"}}}})");

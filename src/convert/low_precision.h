@@ -22,8 +22,8 @@ std::optional<Fp8Blocks> fp8_blocks_named(std::string_view name);  // "fp8_tenso
 
 std::string scale_name(const std::string& weight, Fp8Blocks);
 Shape scale_shape(const Shape& matrix, Fp8Blocks);
-// "quantization_config" for config.json, a JSON object.
-std::string quantization_config_json(Fp8Blocks);
+// "quantization_config" for config.json, a JSON object. floats: names of modules that are not quantized.
+std::string quantization_config_json(Fp8Blocks, const std::vector<std::string>& floats);
 
 class ModelFolder;
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -165,6 +166,27 @@ std::vector<std::string> ModelFolder::names() const {
   return all;
 }
 
+namespace {
+
+// Names of the tensors of a file that hold a weight.
+std::set<std::string> stored_names(const ModelFolder::Weight& w) {
+  std::set<std::string> names;
+  if (w.gptq_bits > 0) {
+    for (const GptqTensor t : kGptqTensors) names.insert(gptq_name(w.name, t));
+  } else if (w.nf4) {
+    names.insert(nf4_state_name(w.name));
+    for (const Nf4Part& part : nf4_parts(w.name, {w.shape.numel(), w.nf4->nested})) names.insert(part.name);
+  } else if (w.ints) {
+    names = {packed_name(w.name), packed_scale_name(w.name), packed_shape_name(w.name)};
+  } else {
+    names.insert(w.name);
+    if (w.fp8) names.insert(scale_name(w.name, *w.fp8));
+  }
+  return names;
+}
+
+}  // namespace
+
 // heads: if a tied model's head is also stored, compares it with the embedding.
 void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
@@ -172,22 +194,15 @@ void ModelFolder::check_weights(bool heads) {
     for (const HfSlice& slice : spec.slices) {
       weights_.push_back(find_weight(slice.name, slice.shape, spec.role));
       weights_.back().role = spec.role;
+      weights_.back().router = spec.router;
       weights_.back().buffer = spec.buffer;
       check_float(weights_.back());
+      places_[slice.name] = weights_.size() - 1;
     }
+  std::set<std::string> known;
+  for (const Weight& w : weights_) known.merge(stored_names(w));
   for (const std::string& name : names()) {
-    const auto same = [&name](const Weight& w) {
-      if (w.gptq_bits > 0)
-        return std::ranges::any_of(kGptqTensors, [&](GptqTensor t) { return gptq_name(w.name, t) == name; });
-      if (w.nf4 && name == nf4_state_name(w.name)) return true;
-      if (w.nf4)
-        return std::ranges::any_of(nf4_parts(w.name, {w.shape.numel(), w.nf4->nested}),
-                                   [&](const Nf4Part& part) { return part.name == name; });
-      if (w.ints)
-        return packed_name(w.name) == name || packed_scale_name(w.name) == name || packed_shape_name(w.name) == name;
-      return w.name == name || (w.fp8 && scale_name(w.name, *w.fp8) == name);
-    };
-    if (std::any_of(weights_.begin(), weights_.end(), same)) continue;
+    if (known.contains(name)) continue;
     if (name != "lm_head.weight")
       throw Error(cat(path_, ": the tensor ", printable(name), " is no part of the ", name_of(config_.model_type),
                       " model that config.json describes"));
@@ -428,11 +443,11 @@ void ModelFolder::check_tied_head(const Weight& table) {
 }
 
 const ModelFolder::Weight& ModelFolder::at(const std::string& name) const {
-  const auto it = std::find_if(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.name == name; });
-  if (it == weights_.end())
+  const auto it = places_.find(name);
+  if (it == places_.end())
     throw Error(cat(path_, ": has no tensor ", printable(name), ", which the model needs; its config.json describes ",
                     weights_.size(), " others"));
-  return *it;
+  return weights_[it->second];
 }
 
 void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {

@@ -58,6 +58,7 @@ class ModelFolder {
     int gptq_bits = 0;                   // if > 0, stored in GPTQ's format with this number of bits; read as f32
     std::optional<Nf4State> nf4 = {};    // stored in NF4; read as f32
     Role role = Role::matrix;
+    bool router = false;  // the matrix of a router
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
     // True if the checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two
     // pruned weights of every four to zero.
@@ -67,6 +68,8 @@ class ModelFolder {
     // adapters.
     std::optional<DType> merged = {};
     bool quantized = false, adapted = false;
+    // True for a linear layer of a block or of an expert, which exports quantize and prune.
+    bool linear() const { return role == Role::matrix && !router; }
   };
   const AdapterFolder* adapter() const { return adapter_.get(); }  // adapters merged into the base; may be null
   const ModelFolder* base() const { return base_.get(); }          // set with adapter()
@@ -156,6 +159,7 @@ class ModelFolder {
   mutable std::vector<float> a_, b_;
   mutable std::vector<float> output_factors_;  // DoRA: magnitude / norm per output
   std::vector<Weight> weights_;
+  std::map<std::string, size_t> places_;              // in weights_, by name
   std::map<std::string, std::vector<float>> scales_;  // scales of FP8 and packed-integer weights
   // Cache: one whole GPTQ matrix, or GPT-2 NF4 matrix, dequantized and transposed.
   mutable std::string unpacked_name_;

@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-// values: [out, in]; squares: [in], the sum of squares of each input. A fractional sparsity applies per row, rounded to
-// whole weights. The first of equal scores are pruned.
-void prune_by_wanda(std::span<float> values, std::span<const double> squares, const Sparsity&);
+// values: [out, in]; squares: [in], the mean square of each input, or a multiple. A fractional sparsity applies per
+// row, rounded to whole weights. The first of equal scores are pruned.
+void prune_by_wanda(std::span<float> values, std::span<const float> squares, const Sparsity&);
 
 }  // namespace athanor

@@ -17,7 +17,8 @@ namespace athanor {
 Importance measure_importance(Engine&, Ops& ops, const Dataset&, int64_t samples);
 
 // For each weight the sum over tokens of x x^T, [K, K], of its layer's input x; parts of a fused weight share one
-// matrix.
+// matrix. Experts' sums are over their tokens; the inputs of their down projections are multiplied by the router's
+// weights, as in the GEMM.
 using Hessians = std::map<std::string, std::shared_ptr<const std::vector<float>>>;
 Hessians measure_hessians(Engine&, Ops& ops, const Dataset&, int64_t samples, const std::set<std::string>& weights);
 

@@ -305,7 +305,7 @@ class Llama final : public Model {
                        .factor = float(m.routed_scaling_factor)},
               .balance = float(m.router_aux_loss_coef),
               .z = float(m.router_z_loss_coef)};
-    for (const Param matrix : {layer.router, layer.gate_up, layer.down}) params_.never_quantize(matrix);
+    params_.belongs_to_router(layer.router);
     params_.belongs_to_experts(layer.gate_up, layer.experts, layer.chosen);
     params_.belongs_to_experts(layer.down, layer.experts, layer.chosen);
     return layer;

@@ -239,7 +239,7 @@ class ParamStore {
   // Gathers the parameter quantized if ranks shard it and the unit's other parameters are few. Call before plan();
   // afterwards has_quantized() returns whether it is gathered quantized.
   void gather_quantized(Param p) { specs_[size_t(p.id)].gathered_quantized = true; }
-  void never_quantize(Param p) { specs_[size_t(p.id)].never_quantized = true; }
+  void belongs_to_router(Param p) { specs_[size_t(p.id)].router = true; }
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
     specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
   }

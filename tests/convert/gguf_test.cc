@@ -119,12 +119,6 @@ TEST_F(Gguf, ChatTemplatesAreWritten) {
   EXPECT_EQ(written("d.gguf"), "newer");
 }
 
-TEST_F(Gguf, MixedQuantizationOfExpertsIsRefused) {
-  fill(shape(ModelType::mixtral), DType::bf16);
-  const ModelFolder model(write("mixtral"));
-  EXPECT_ERROR(write_gguf(model, at("m.gguf"), {.mixture = *mixture_named("q4_K_M")}), "q4_K_M", "q8_0");
-}
-
 TEST_F(Gguf, GroupedRoutingIsRefused) {
   ModelConfig m = shape(ModelType::dots1);
   m.num_experts = 4, m.n_group = 2;
@@ -167,6 +161,7 @@ TEST(GgufMixture, GivesMoreBitsWhereLlamaCppDoes) {
   EXPECT_EQ(type("q5_K_M", "blk.0.attn_qkv.weight"), "q6_K") << "fused queries, keys and values are values";
   EXPECT_EQ(type("q4_K_S", "blk.1.ffn_down.weight"), "q5_K");
   EXPECT_EQ(type("q4_K_S", "blk.2.ffn_down.weight"), "q4_K");
+  EXPECT_EQ(type("q4_K_S", "blk.1.ffn_down_exps.weight"), "q5_K");
   EXPECT_EQ(type("q4_0", "blk.0.ffn_down.weight"), "q4_0");
   EXPECT_EQ(type("q4_0", "blk.0.ffn_down.weight", 256, true), "q4_1");
   EXPECT_EQ(type("q5_0", "blk.0.ffn_down.weight", 256, true), "q5_1");
@@ -178,6 +173,12 @@ TEST(GgufMixture, GivesMoreBitsWhereLlamaCppDoes) {
   EXPECT_EQ(type("q4_K", "token_embd.weight", 320), "q8_0");
   m.num_hidden_layers = 80;
   EXPECT_EQ(type("q4_K_M", "blk.11.attn_v.weight"), m.num_attention_heads == m.num_key_value_heads ? "q4_K" : "q5_K");
+  m = model_defaults(ModelType::mixtral);
+  m.num_experts = 8;
+  for (const char* name : {"blk.3.attn_k.weight", "blk.3.attn_v.weight"}) EXPECT_EQ(type("q4_K_M", name), "q8_0");
+  EXPECT_EQ(type("q4_K_M", "blk.3.attn_output.weight"), "q5_K");
+  m.num_experts = 16;
+  EXPECT_EQ(type("q4_K_M", "blk.3.attn_k.weight"), "q4_K") << "only models with eight experts";
 }
 
 TEST(GgufMixture, RowsNotMultipleOf256FallBackToSmallerBlocks) {

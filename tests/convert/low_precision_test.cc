@@ -116,6 +116,20 @@ TEST_F(LowPrecision, ConfigNamesTheQuantizationMethod) {
   EXPECT_EQ(values(ModelFolder(at("channel")), "model.layers.0.self_attn.q_proj.weight").size(), 136 * 136u);
 }
 
+TEST_F(LowPrecision, RoutersStayInFloatsAndExpertsDoNot) {
+  fill(shape(ModelType::olmoe), DType::bf16);
+  const ModelFolder in(write("olmoe"));
+  write_hf_folder(in, at("block"), {.dtype = DType::bf16, .fp8 = Fp8Blocks::block});
+  write_hf_folder(in, at("ints"), {.dtype = DType::bf16, .ints = IntGroups{}});
+  for (const char* name : {"block", "ints"}) {
+    const ModelFolder out(at(name));
+    EXPECT_EQ(values(out, "model.layers.1.mlp.gate.weight"), values(in, "model.layers.1.mlp.gate.weight"));
+    const auto& expert = out.at("model.layers.1.mlp.experts.2.down_proj.weight");
+    EXPECT_TRUE(expert.fp8 || expert.ints) << name;
+    EXPECT_NE(slurp(at(cat(name, "/config.json"))).find(R"("model.layers.1.mlp.gate")"), std::string::npos) << name;
+  }
+}
+
 // A model in FP8 is converted to plain floats: its dequantized values.
 TEST_F(LowPrecision, DequantizedExportHasTheSameValues) {
   fill(wide(), DType::f32);
@@ -133,7 +147,7 @@ TEST_F(LowPrecision, UnsupportedInputsAreNamed) {
   EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.fp8 = Fp8Blocks::block}), "gpt2", "FP8");
   fill(shape(ModelType::olmoe), DType::bf16);
   const ModelFolder experts(write("olmoe"));
-  EXPECT_ERROR(write_hf_folder(experts, at("out"), {.fp8 = Fp8Blocks::block}), "experts", "bf16");
+  EXPECT_ERROR(write_hf_folder(experts, at("out"), {.nested_nf4 = true}), "experts", "NF4", "bf16");
   EXPECT_FALSE(std::filesystem::exists(at("out")));
 
   fill(shape(ModelType::llama), DType::f32);

@@ -90,8 +90,8 @@ struct Layer {
 
 TEST(SparseGpt, OutputErrorIsBelowWanda) {
   const Layer layer;
-  std::vector<double> squares;
-  for (size_t i = 0; i < Layer::kIn; ++i) squares.push_back(double(layer.hessian[i * Layer::kIn + i]));
+  std::vector<float> squares;
+  for (size_t i = 0; i < Layer::kIn; ++i) squares.push_back(layer.hessian[i * Layer::kIn + i]);
   for (const Sparsity& sparsity : {Sparsity{}, Sparsity{.pattern = PrunePattern::two_of_four}}) {
     std::vector<float> by_wanda = layer.weight;
     prune_by_wanda(by_wanda, squares, sparsity);

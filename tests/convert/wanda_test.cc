@@ -12,7 +12,7 @@ class Wanda : public ModelScratch {};
 
 TEST_F(Wanda, PrunesTheSmallestWeightTimesInputNormPerRow) {
   // |w| |x|: 4, 1, 3, 2, 0.5, 6, 0, 5
-  const std::vector<double> squares = {1, 1, 9, 4, 0.25, 4, 0, 25};
+  const std::vector<float> squares = {1, 1, 9, 4, 0.25, 4, 0, 25};
   const std::vector<float> weights = {4, -1, 1, -1, 1, 3, 100, -1};
   std::vector<float> row = weights;
   prune_by_wanda(row, squares, {.share = 0.5});
@@ -24,7 +24,7 @@ TEST_F(Wanda, PrunesTheSmallestWeightTimesInputNormPerRow) {
   prune_by_wanda(row, squares, {.share = 0.25});
   EXPECT_EQ(row, (std::vector<float>{4, -1, 1, -1, 0, 3, 0, -1}));
   row = {1, 1, 1, 1};
-  prune_by_wanda(row, std::vector<double>(4, 1), {.pattern = PrunePattern::two_of_four});
+  prune_by_wanda(row, std::vector<float>(4, 1), {.pattern = PrunePattern::two_of_four});
   EXPECT_EQ(row, (std::vector<float>{0, 0, 1, 1})) << "of equal weights the first";
 }
 
@@ -42,7 +42,7 @@ TEST_F(Wanda, PrunesFoldersTwoOfFourAndKeepsOtherWeights) {
     const ModelFolder model(write(name));
     const Sparsity half{.pattern = PrunePattern::two_of_four};
     const auto prune = [&](const std::string&, std::span<float> values, int64_t in) {
-      prune_by_wanda(values, std::vector<double>(size_t(in), 1), half);
+      prune_by_wanda(values, std::vector<float>(size_t(in), 1), half);
     };
     write_hf_folder(model, at(name + "-pruned"), {.pruned = PrunedExport{half, "--wanda", prune}});
     const ModelFolder pruned(at(name + "-pruned"));

@@ -423,6 +423,37 @@ class GgufTest(SystemTest):
         self.run_program(*limits, "--force")
         self.assertTrue((self.folder / "no.gguf").exists())
 
+    def test_experts_are_quantized_by_the_inputs_that_reach_them(self):
+        (self.folder / "text.txt").write_text("".join(f"{n} is {n * n % 97}, then {n * 7 % 31}.\n" for n in range(9000)))
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
+        shape = {"model_type": "mixtral", "vocab_size": 257, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "num_local_experts": 4,
+                 "num_experts_per_tok": 2}
+        self.run_program("train", self.make_config(train_iters=40, schedule={"lr_warmup_iters": 2}, model=shape))
+        text = ["--check", "data/*.bin", "--check-samples", "8", "--json"]
+        calibrate = ["--calibrate", "data/*.bin", "--calibrate-samples", "16"]
+        kl = {}
+        for form, dtype, more in (("gguf", "q4_0", [*calibrate, "--imatrix", "imatrix.gguf"]), ("hf", "fp8_block", []),
+                                  ("compressed-tensors", "w4a16", ["--group-size", "32"]),
+                                  ("gptq", "w4a16", ["--group-size", "32", *calibrate]),
+                                  ("hf", "same", ["--sparsegpt", "0.3", *calibrate]),
+                                  ("hf", "f32", ["--wanda", "0.3", *calibrate])):
+            name = f"{form}-{dtype}"
+            table = json.loads(self.run_program("export", "run", name, "--format", form, "--dtype", dtype, *more, *text).out)
+            kl[name] = table["kl"]
+            self.assertLess(table["kl"], 0.02, name)
+            self.assertLess(table["bits_per_weight"], 11 if dtype not in ("same", "f32") else 33, name)
+        self.assertLess(kl["gptq-w4a16"], kl["compressed-tensors-w4a16"], "GPTQ is better than rounding to nearest")
+        self.assertLess(kl["hf-same"], kl["hf-f32"], "SparseGPT is better than Wanda")
+        if not python_has("gguf", "numpy"):
+            return
+        found = self.read("imatrix.gguf")["tensors"]
+        tokens = found["blk.1.attn_q.weight.counts"]["values"][0]
+        counts = found["blk.1.ffn_down_exps.weight.counts"]["values"]
+        self.assertEqual(sum(counts), 2 * tokens, "each token is counted at both of its experts")
+        self.assertEqual(counts, found["blk.1.ffn_gate_exps.weight.counts"]["values"])
+        self.assertEqual(found["blk.1.ffn_down_exps.weight.in_sum2"]["shape"], [4, 64])
+
     def test_options_without_effect_are_refused(self):
         llama = GOLDEN / "llama"
         for more, says in ((["--calibrate", "x.bin"], ["--calibrate", "gptq"]),
