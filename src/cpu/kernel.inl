@@ -109,6 +109,28 @@ inline const T* at(const Source& s, int64_t row, int64_t column) {
 // Two consecutive bf16 along K as one unit: the lower k in the lower half. `high` is ignored without has_high.
 inline uint32_t pair_of(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
 
+typedef uint16_t Halves4 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint16_t Halves16 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint32_t Units4 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint32_t Units16 __attribute__((vector_size(64), aligned(1), may_alias));
+
+// Writes W pairs of two rows of W bf16 as vectors, which GCC does not do by itself for a W such as 12.
+template <int W>
+inline void pair_rows_of(Unit* to, const bf16* low, const bf16* high) {
+  int l = 0;
+  for (; l + 16 <= W; l += 16) {
+    const Units16 a = __builtin_convertvector(*reinterpret_cast<const Halves16*>(low + l), Units16),
+                  b = __builtin_convertvector(*reinterpret_cast<const Halves16*>(high + l), Units16);
+    *reinterpret_cast<Units16*>(to + l) = a | b << 16;
+  }
+  for (; l + 4 <= W; l += 4) {
+    const Units4 a = __builtin_convertvector(*reinterpret_cast<const Halves4*>(low + l), Units4),
+                 b = __builtin_convertvector(*reinterpret_cast<const Halves4*>(high + l), Units4);
+    *reinterpret_cast<Units4*>(to + l) = a | b << 16;
+  }
+  for (; l < W; ++l) to[l] = pair_of(low[l], high[l]);
+}
+
 struct PackRows {
   float* dst;
   int64_t dst_stride;
@@ -133,17 +155,24 @@ struct PackRows {
   }
 };
 
-// Reads whole rows of the source, across panels, since only rows are contiguous.
+// Reads whole rows of the source, across panels, since only rows are contiguous. Rows are prefetched, since the
+// hardware does not prefetch short pieces of rows that are more than a page apart. (GCC drops calls of functions that
+// only prefetch.)
 template <int W>
 struct PackColumns {
   float* dst;
   int64_t panel;
   const Source& source;
   int64_t row, k, column, n;
+  static constexpr int64_t kRowsAhead = 16;
+  template <class T>
+  static constexpr int64_t kLine = 64 / sizeof(T);
   template <class T, bool kTf32>
   void run() const {
     for (int64_t i = 0; i < k; ++i) {
       const T* __restrict from = at<T>(source, row + i, column);
+      for (int64_t j = 0; i + kRowsAhead < k && j < n + kLine<T> - 1; j += kLine<T>)
+        __builtin_prefetch(from + kRowsAhead * source.stride + (j < n ? j : n - 1), 0, 3);
       float* __restrict to = dst + i * W;
       int64_t j = 0;
       for (; j + W <= n; j += W, to += panel)
@@ -158,9 +187,13 @@ struct PackColumns {
                                                                           i + 1 < k ? low + source.stride : nullptr;
       Unit* __restrict to = reinterpret_cast<Unit*>(dst + i / 2 * W);
       int64_t j = 0;
+      for (int64_t l = 0; i + kRowsAhead + 1 < k && l < n + kLine<bf16> - 1; l += kLine<bf16>) {
+        const bf16* ahead = low + kRowsAhead * source.stride + (l < n ? l : n - 1);
+        __builtin_prefetch(ahead, 0, 3);
+        __builtin_prefetch(ahead + source.stride, 0, 3);
+      }
       if (high)
-        for (; j + W <= n; j += W, to += panel)
-          for (int l = 0; l < W; ++l) to[l] = pair_of(low[j + l], high[j + l]);
+        for (; j + W <= n; j += W, to += panel) pair_rows_of<W>(to, low + j, high + j);
       for (; j < n; j += W, to += panel)
         for (int l = 0; l < W; ++l) to[l] = j + l < n ? pair_of(low[j + l], high ? high[j + l] : bf16{0}) : 0;
     }
