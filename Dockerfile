@@ -21,7 +21,6 @@ COPY scripts/build.sh scripts/
 ARG REVISION=unknown
 RUN ATHANOR_REVISION="${REVISION}" scripts/build.sh --unity \
     && mkdir -p /out/bin && cp build/athanor /out/bin/ \
-    && find build -maxdepth 2 -name 'lib*.so' -exec cp {} /out/bin/ \; \
     && strip /out/bin/* && /out/bin/athanor --version
 
 FROM ${BASE_RUNTIME}

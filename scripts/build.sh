@@ -76,7 +76,7 @@ if [ -n "$tests" ] || grep -qs '^ATHANOR_TESTS:BOOL=ON' "$dir/CMakeCache.txt"; t
 # A folder keeps its way of compiling, too.
 [ ! -f "$dir/CMakeCache.txt" ] || unity=$(sed -n 's/^ATHANOR_UNITY:BOOL=//p' "$dir/CMakeCache.txt")
 if [ "${#targets[@]}" = 0 ]; then
-  targets=(program)
+  targets=(athanor)
   [ -z "$tests" ] || targets+=(tests)
   [ "$fuzzers" = OFF ] || targets=(fuzzers)
 fi
@@ -85,7 +85,7 @@ run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B 
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
   -DATHANOR_TESTS="$tests_flag" -DATHANOR_UNITY="${unity:-OFF}" -DATHANOR_LIBC="$libc" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
-if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then
+if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' athanor '* ]]; then
   say "${green}$dir/athanor${reset}"
   lacking=$(sed -n 's/^ATHANOR_NO_CUDA:INTERNAL=//p' "$dir/CMakeCache.txt")
   # Not built on purpose: off, or with sanitizers.

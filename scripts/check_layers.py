@@ -17,13 +17,12 @@ MAX_LINES = {".cu": 800}
 DEFAULT_MAX_LINES = 600
 SOURCES = {".h", ".cc", ".inl", ".cu", ".cuh"}
 THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "zlib.h", "zstd.h", "jpeglib.h", "jerror.h",
-               "png.h", "openssl/", "dnnl", "oneapi/", "gtest/", "gmock/")
+               "png.h", "openssl/", "gtest/", "gmock/")
 # Headers that belong to one place: pattern of the header -> pattern of the files that may include it, from src/.
 PLACES = {
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
     r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
     r"cuda/(?!make_cuda\.h|scratch\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
-    r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
 }
 # What names an axis, and the files that may: where the mesh is made, and where it is said what a parameter is cut, shared
 # and summed over. Whoever else needs ranks asks ProcessMesh for a group by what its ranks share.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what a machine without the compilers needs to run athanor, and needs no root there: program, plug-ins, configs, and
+# Packs what a machine without the compilers needs to run athanor, and needs no root there: program, configs, and
 # the files that start many ranks, in one folder and its .tar.gz. The folder may lie anywhere; nothing is installed.
 #
 # usage: scripts/package.sh [flags]
@@ -32,14 +32,11 @@ folder=$out/$name
 rm -rf "$folder"
 mkdir -p "$folder/launch"
 strip -o "$folder/athanor" "$dir/athanor"
-for plugin in "$dir"/libathanor_*.so; do
-  [ ! -e "$plugin" ] || strip -o "$folder/$(basename "$plugin")" "$plugin"
-done
 cp -r configs "$folder/configs"
 cp scripts/launch/* "$folder/launch/"
 
-# The newest version of glibc of which the program and its plug-ins use a function.
-glibc=$(find "$folder" -maxdepth 1 \( -name athanor -o -name '*.so' \) -exec objdump -T {} + | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
+# The newest version of glibc of which the program uses a function.
+glibc=$(objdump -T "$folder/athanor" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
 [ -n "$glibc" ] || fail "objdump shows no required glibc version for $folder/athanor"
 others=$(objdump -p "$folder/athanor" | sed -n 's/^ *NEEDED *//p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' || true)
 [ -z "$others" ] || fail "the program needs libraries that another machine may lack: ${others//$'\n'/, }"

@@ -42,7 +42,7 @@ python_packages=('clang-format==14.0.6' numpy safetensors tensorboard gguf tikto
 python=$root/.cache/python
 # A Slurm of virtual nodes, Open MPI, and virtual networks, for the tests of many ranks.
 [ -z "$tests" ] || packages+=(slurmctld slurmd slurm-client munge openmpi-bin iproute2)
-[ -z "$tests" ] || packages+=(libdnnl-dev clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
+[ -z "$tests" ] || packages+=(clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   fail "this is no Debian or Ubuntu; install with your package manager, then run scripts/build.sh: ${packages[*]}"

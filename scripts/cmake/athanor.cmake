@@ -1,4 +1,4 @@
-# Helpers of CMakeLists.txt: flags, one library per folder, plug-ins.
+# Helpers of CMakeLists.txt: flags, one library per folder.
 
 function(athanor_flags target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off -fopenmp-simd)
@@ -99,13 +99,4 @@ function(athanor_link_libc program root)
   target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src/older_libc.cc)
   target_link_options(${program} PRIVATE -B${folder}/ -L${folder})
   target_link_libraries(${program} PRIVATE -lm -lpthread -ldl -lrt)
-endfunction()
-
-# Optional libraries live behind small shared objects beside the program, opened on demand (base/plugin.h).
-function(athanor_plugins)
-  add_subdirectory(${CMAKE_SOURCE_DIR}/src/cpu/plugin ${CMAKE_BINARY_DIR}/plugin/cpu)
-  get_property(plugins DIRECTORY ${CMAKE_SOURCE_DIR}/src/cpu/plugin PROPERTY BUILDSYSTEM_TARGETS)
-  if(plugins)
-    add_dependencies(program ${plugins})
-  endif()
 endfunction()

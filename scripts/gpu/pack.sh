@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
 done
 most_bytes=$((40 * 1000 * 1000))
 
-targets=(--target program)
+targets=(--target athanor)
 [ -z "$tests" ] || targets+=(--tests --target gpu_tests)
 scripts/build.sh --build-dir "$dir" --cuda-arch "$architectures" "${targets[@]}"
 
@@ -32,9 +32,6 @@ say "${bold}packing $out${reset}"
 rm -rf "$out"
 mkdir -p "$out/scripts" "$out/data"
 strip -o "$out/athanor" "$dir/athanor"
-for plugin in "$dir"/libathanor_*.so; do
-  [ ! -e "$plugin" ] || strip -o "$out/$(basename "$plugin")" "$plugin"
-done
 cp -r configs "$out/configs"
 mkdir -p "$out/scripts/bench"
 cp -r scripts/gpu "$out/scripts/gpu"

@@ -163,9 +163,8 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
   // The ranks of a machine share its cores and memory.
   const int threads =
       config.threads > 0 || here.count == 1 ? int(config.threads) : std::max(1, usable_cores() / here.count);
-  CpuBackend cpu = make_cpu({.threads = threads,
-                             .memory_limit = here.count == 1 ? 0 : usable_memory() / size_t(here.count),
-                             .onednn = config.cpu_gemm == CpuGemm::onednn});
+  CpuBackend cpu =
+      make_cpu({.threads = threads, .memory_limit = here.count == 1 ? 0 : usable_memory() / size_t(here.count)});
   device_ = std::move(cpu.device);
   ops_ = std::move(cpu.ops);
   threads_ = cpu.threads;

@@ -15,7 +15,6 @@ constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu"
 constexpr std::string_view kSublayerNorms[] = {"before", "after", "both"};
 constexpr std::string_view kLayerTypes[] = {"full_attention", "sliding_attention", "sparse_attention"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
-constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
 constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe", "zb1p", "zbv"};
@@ -71,7 +70,6 @@ ChoiceNames choice_names(Activation) { return kActivations; }
 ChoiceNames choice_names(LayerType) { return kLayerTypes; }
 ChoiceNames choice_names(SublayerNorm) { return kSublayerNorms; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
-ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(CudaAttention) { return kAttentions; }
 ChoiceNames choice_names(ContextMethod) { return kContextMethods; }
 ChoiceNames choice_names(PipelineSchedule) { return kPipelineSchedules; }

@@ -12,7 +12,6 @@
 namespace athanor {
 
 enum class DeviceChoice { automatic, cpu, cuda };
-enum class CpuGemm { builtin, onednn };
 enum class Precision {
   fp32,
   tf32,
@@ -50,7 +49,6 @@ ChoiceNames choice_names(AuxLossScope);
 ChoiceNames choice_names(LayerType);
 ChoiceNames choice_names(SublayerNorm);
 ChoiceNames choice_names(DeviceChoice);
-ChoiceNames choice_names(CpuGemm);
 ChoiceNames choice_names(CudaAttention);
 ChoiceNames choice_names(ContextMethod);
 ChoiceNames choice_names(PipelineSchedule);

@@ -111,7 +111,6 @@ struct Config {
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
-  CpuGemm cpu_gemm = CpuGemm::builtin;
   bool cuda_graph = true;
   bool programmatic_launch = true;
   CudaAttention attention = CudaAttention::automatic;

@@ -150,8 +150,6 @@ Fields run_group() {
       number("threads", &Config::threads, between(0, kMostThreads), free, "",
              "CPU threads; 0 = all cores available to the process")
           .alias({"num_threads"}),
-      choice<&Config::cpu_gemm>("cpu_gemm", notice,
-                                "CPU GEMM implementation; onednn needs the plug-in next to the program"),
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches")
           .developer(),

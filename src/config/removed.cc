@@ -12,6 +12,7 @@ struct RemovedKey {
 constexpr RemovedKey kKeys[] = {
     {"transport", "tcp",
      "tensors of CPU ranks travel over TCP alone; delete the key, mpirun starts such ranks as well"},
+    {"cpu_gemm", "builtin", "delete the key: the program's own GEMMs are at least as fast as oneDNN's"},
 };
 
 struct RemovedValue {

@@ -5,12 +5,10 @@
 
 namespace athanor {
 
-struct GemmPlugin;  // gemm_plugin.h
-
 class CpuOps final : public Ops {
  public:
-  // plugin: optional, computes the GEMMs. pool and plugin must outlive the ops.
-  explicit CpuOps(ThreadPool& pool, const GemmPlugin* plugin = nullptr) : pool_(pool), plugin_(plugin) {}
+  // pool must outlive the ops.
+  explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
   using Ops::fuses;
   using Ops::run;
   using Ops::scratch;
@@ -161,10 +159,9 @@ class CpuOps final : public Ops {
   size_t scratch(const GroupedGemm&) const override;
 
  private:
-  CpuOps single() const { return CpuOps(alone_, plugin_); }
+  CpuOps single() const { return CpuOps(alone_); }
   ThreadPool& pool_;
   mutable ThreadPool alone_{1};  // for ops that one thread of pool_ runs alone
-  const GemmPlugin* plugin_;
 };
 
 }  // namespace athanor

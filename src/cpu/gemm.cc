@@ -3,7 +3,6 @@
 
 #include "cpu/cpu_ops.h"
 #include "cpu/gemm_blocked.h"
-#include "cpu/gemm_external.h"
 #include "cpu/gemm_small.h"
 #include "cpu/simd.h"
 
@@ -33,7 +32,6 @@ size_t CpuOps::scratch(const Gemm& op) const {
     return most;
   }
   if (op.d.numel() == 0 || op.k() == 0) return 0;
-  if (plugin_) return gemm_external_scratch(op, pool_.size());
   return gemm_is_small(op) ? gemm_small_scratch(op) : gemm_blocked_scratch(op, kernels(), pool_.size());
 }
 
@@ -41,7 +39,6 @@ void CpuOps::run(const Gemm& op, void* scratch) {
   if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_gemm(op);
-  if (plugin_) return gemm_external(op, *plugin_, pool_, scratch);
   if (gemm_is_small(op)) return gemm_small(op, kernels(), pool_, scratch);
   gemm_blocked(op, kernels(), pool_, scratch);
 }

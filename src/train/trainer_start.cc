@@ -27,9 +27,9 @@ namespace athanor {
 namespace {
 
 // Keys that may differ between ranks.
-constexpr std::string_view kOwnKeys[] = {
-    "threads",       "cpu_gemm",         "memory_limit_gib", "offload.host_memory_limit_gib",
-    "logging.level", "logging.progress", "tuning_cache",     "profile"};
+constexpr std::string_view kOwnKeys[] = {"threads",       "memory_limit_gib", "offload.host_memory_limit_gib",
+                                         "logging.level", "logging.progress", "tuning_cache",
+                                         "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flops) {

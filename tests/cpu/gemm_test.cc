@@ -12,7 +12,6 @@
 #include "base/rng.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/gemm_blocked.h"
-#include "cpu/gemm_plugin.h"
 #include "cpu/gemm_small.h"
 #include "tests/cpu/tile_unit.h"
 #include "tests/larger_error.h"
@@ -386,92 +385,6 @@ TEST(Gemm, UsesExactlyTheScratchItRequests) {
     ops.run(x.op, scratch.data());
     for (size_t i = floats; i < scratch.size(); ++i) ASSERT_EQ(scratch[i], 77.0f) << c;
   }
-}
-
-// A plug-in in plain loops, so that the program's side of it is tested wherever oneDNN is not installed.
-int plain_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
-                int64_t ldb, float* d, int64_t ldd, bool accumulate) {
-  if (k == 1234) return 1;
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = accumulate ? d[i * ldd + j] : 0;
-      for (int64_t l = 0; l < k; ++l)
-        sum += double(ta ? a[l * lda + i] : a[i * lda + l]) * double(tb ? b[j * ldb + l] : b[l * ldb + j]);
-      d[i * ldd + j] = float(sum);
-    }
-  return 0;
-}
-
-void expect_plugin_right(const GemmPlugin& plugin) {
-  ThreadPool pool(3);
-  CpuOps ops(pool, &plugin);
-  for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {37, 130, 75}, {600, 33, 20}})
-    for (int layout = 0; layout < 4; ++layout)
-      for (DType t : {DType::f32, DType::bf16, DType::f16}) {
-        Case c{.m = m,
-               .n = n,
-               .k = k,
-               .ta = layout % 2 == 1,
-               .tb = layout / 2 == 1,
-               .d = t,
-               .a = t,
-               .b = t,
-               .gap = layout};
-        expect_right(c, ops);
-        c.tf32 = true;
-        expect_right(c, ops);
-        c.accumulate = true;
-        expect_right(c, ops);
-        c.accumulate = false, c.bias = true;
-        expect_right(c, ops);
-      }
-}
-
-TEST(Gemm, PluginGemmsAreCorrect) {
-  const GemmPlugin plain{kGemmPluginVersion, "plain loops", plain_sgemm};
-  expect_plugin_right(plain);
-  ThreadPool pool(2);
-  CpuOps ops(pool, &plain);
-  Operands x({.m = 3, .n = 4, .k = 1234});
-  try {
-    run(ops, x.op);
-    FAIL() << "the plug-in's refusal was lost";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("plain loops refused a GEMM of 3x4x1234"), std::string::npos) << e.what();
-  }
-}
-
-// The plug-in is in the program's folder; tests run one folder below.
-TEST(Gemm, OneDnnIsCorrectAndBitExact) {
-  std::string why;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  setenv("ATHANOR_PLUGIN_DIR", self.parent_path().parent_path().c_str(), 1);
-  const GemmPlugin* plugin = load_gemm_plugin("athanor_onednn", &why);
-  unsetenv("ATHANOR_PLUGIN_DIR");
-  if (!plugin) GTEST_SKIP() << why;
-  EXPECT_NE(std::string(plugin->description).find("oneDNN"), std::string::npos);
-  expect_plugin_right(*plugin);
-  std::vector<char> first;
-  for (int threads : {1, 2, 4, 8, 16}) {
-    ThreadPool pool(threads);
-    CpuOps ops(pool, plugin);
-    Operands x({.m = 65, .n = 96, .k = 8192, .ta = true});
-    run(ops, x.op);
-    if (first.empty()) first = x.d.bytes;
-    EXPECT_TRUE(first == x.d.bytes) << threads << " threads differ";
-  }
-}
-
-TEST(Gemm, BrokenPluginsAreReported) {
-  std::string why;
-  EXPECT_EQ(load_gemm_plugin("athanor_no_such_library", &why), nullptr);
-  EXPECT_NE(why.find("no libathanor_no_such_library.so in ATHANOR_PLUGIN_DIR"), std::string::npos) << why;
-  const testing::TempDir dir;
-  std::ofstream(dir / "libathanor_torn.so") << "not a library";
-  setenv("ATHANOR_PLUGIN_DIR", dir.path().c_str(), 1);
-  EXPECT_EQ(load_gemm_plugin("athanor_torn", &why), nullptr);
-  EXPECT_NE(why.find("libathanor_torn.so cannot be loaded"), std::string::npos) << why;
-  unsetenv("ATHANOR_PLUGIN_DIR");
 }
 
 TEST(ColumnSum, SumsEveryColumnInEveryDtype) {

@@ -149,15 +149,6 @@ class OtherWaysToResumeTest(ResumeTest):
         for step, loss in whole.items():
             self.assertAlmostEqual(mine[step], loss, delta=1e-4 * loss)
 
-    def test_onednn_gemms_train_or_report_why_not(self):
-        done = self.run_program("train", self.config, "--set", "cpu_gemm=onednn", code=None)
-        if done.code == 1:
-            self.assertIn("install libdnnl-dev", str(done))
-            return
-        self.assertIn("GEMM oneDNN", str(done))
-        for step, loss in self.losses("whole").items():
-            self.assertAlmostEqual(self.losses()[step], loss, delta=1e-4 * loss)
-
     def test_resumes_from_a_named_checkpoint(self):
         self.run_program("train", self.config, "--load", "whole/step-00000030")
         self.assertEqual(self.final_files("run")["model"], self.expected["model"])
