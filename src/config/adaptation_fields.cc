@@ -77,7 +77,7 @@ std::vector<Field<Config>> adapter_fields() {
              "dropout probability of the adapters' inputs; the mask depends only on seed, step and position"),
       custom("lora.targets", names<&Config::lora_targets>("list of names"), refused,
              "linear layers with adapters, by full parameter name or suffix such as q_proj, like PEFT's "
-             "target_modules; all-linear = all except the head"),
+             "target_modules; all-linear = all except the head, routers and routed experts"),
       choice<&Config::lora_variant>(
           "lora.variant", refused,
           "adapter variant: lora; rslora = scaled by alpha / sqrt(rank); dora = also trains a magnitude per output"),

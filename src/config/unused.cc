@@ -58,8 +58,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("fp8.amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
              "fp8.amax_compute_algo max");
 
-  unused.key("moe.router_bias_update_rate", &Config::router_bias_update_rate, has_router_bias(c.model.model_type),
-             "model_type dots1");
+  unused.key("moe.router_bias_update_rate", &Config::router_bias_update_rate,
+             has_router_bias(c.model.model_type) && c.lora_rank == 0, "model_type dots1 without lora.rank");
   unused.key("moe.aux_loss_scope", &Config::aux_loss_scope, c.model.router_aux_loss_coef > 0,
              "model.router_aux_loss_coef above 0");
 

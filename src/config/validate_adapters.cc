@@ -17,8 +17,6 @@ void validate_adapters(const Config& c) {
           " trains adapters of a model, and init_from names none; give it a folder of weights, or set lora.rank to 0");
   require(!c.lora_targets.empty(), "lora.targets: names no layer, expected some for lora.rank ", c.lora_rank,
           ", such as [\"all-linear\"]");
-  require(!has_experts(c.model.model_type), rank, " is not supported for experts (model.model_type ",
-          name_of(c.model.model_type), "); set lora.rank to 0");
   require(!low_precision(c.precision), rank, " is not supported with precision ", name_of(c.precision),
           "; take bf16, fp16, tf32 or fp32");
   for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},

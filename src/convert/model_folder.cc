@@ -192,7 +192,7 @@ void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
   for (const ParamSpec& spec : model->params().specs())
     for (const HfSlice& slice : spec.slices) {
-      weights_.push_back(find_weight(slice.name, slice.shape, spec.role));
+      weights_.push_back(find_weight(slice.name, slice.shape, spec));
       weights_.back().role = spec.role;
       weights_.back().router = spec.router;
       weights_.back().buffer = spec.buffer;
@@ -216,15 +216,15 @@ void ModelFolder::check_weights(bool heads) {
 }
 
 // A weight of the base model, to which adapters are added if the folder has them.
-ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape, Role role) {
+ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape, const ParamSpec& of) {
   const Weight& of_base = base_->at(name);
   if (of_base.shape != shape)
     throw Error(cat(base_->path(), ": tensor ", name, " has shape ", of_base.shape, ", the config.json of ", path_,
                     " needs ", shape));
   Weight w{.name = name, .dtype = of_base.dtype, .shape = shape};
   const std::string module = module_of(name);
-  w.quantized = role == Role::matrix && adapter_->options().base == BasePrecision::nf4;
-  w.adapted = shape.rank == 2 && adapter_->adapts(module);
+  w.quantized = can_be_nf4(of) && adapter_->options().base == BasePrecision::nf4;
+  w.adapted = shape.rank == 2 && is_linear(of) && adapter_->adapts(module);
   if (!w.quantized && !w.adapted) return w;
   w.merged = w.dtype;
   w.dtype = DType::f32;
@@ -302,8 +302,8 @@ void ModelFolder::add_product(const Weight& w, int64_t begin, int64_t end, std::
   }
 }
 
-ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape, Role role) {
-  if (base_) return merged_weight(name, shape, role);
+ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape, const ParamSpec& of) {
+  if (base_) return merged_weight(name, shape, of);
   if (files_ && has(nf4_state_name(name))) return nf4_weight(name, shape);
   if (files_ && has(name + ".quant_state.bitsandbytes__fp4"))
     throw Error(cat(path_, ": tensor ", name, " is in FP4 of bitsandbytes, which is not supported; NF4 is"),

@@ -23,6 +23,7 @@
 namespace athanor {
 
 class GgufWeights;
+struct ParamSpec;
 
 // A folder and its manifest, if it has one; every byte was verified against it.
 struct VerifiedModel {
@@ -110,7 +111,7 @@ class ModelFolder {
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;
   void check_weights(bool heads);
-  Weight find_weight(const std::string& name, const Shape&, Role);
+  Weight find_weight(const std::string& name, const Shape&, const ParamSpec& of);
   Weight nf4_weight(const std::string& name, const Shape&);
   std::vector<std::byte> read_nf4_parts(const Weight&, bool packed) const;
   std::vector<std::byte> stored_nf4_record(const Weight&, bool nested) const;
@@ -135,7 +136,7 @@ class ModelFolder {
 
   void open_folder();  // checkpoint_ or files_
   void open_adapter(int adapters);
-  Weight merged_weight(const std::string& name, const Shape&, Role);
+  Weight merged_weight(const std::string& name, const Shape&, const ParamSpec& of);
   void read_merged(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void add_adapters(const Weight&, int64_t begin, int64_t end, std::vector<float>& values) const;
   void add_product(const Weight&, int64_t begin, int64_t end, std::vector<float>& values) const;

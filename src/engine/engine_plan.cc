@@ -225,7 +225,7 @@ void Engine::plan_inputs() {
   if (options_.expert_buffer_factor > 0 && backend_.mesh.experts().size() > 1)
     input("least factors of buffers", DType::f64, {model_->config().num_hidden_layers}, &least_factors_);
   const Shape of_experts{model_->config().num_hidden_layers, model_->config().num_experts};
-  if (options_.training && model_->router_bias())
+  if (options_.training && model_->router_bias() && !model_->params().spec(model_->router_bias()).frozen)
     input("tokens of each expert", DType::f64, of_experts, &expert_counts_);
   if (balances() && options_.aux_loss_scope == AuxLossScope::global_batch)
     input("tokens of each expert so far", DType::f64, of_experts, &running_counts_);

@@ -23,18 +23,23 @@ bool is_target(const std::string& module, const LoraOptions& options) {
 
 // Throws an Error if a target matches no layer.
 void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& options) {
-  std::set<std::string> modules, names;
+  std::set<std::string> modules, names, others;  // others: routers and experts
   for (const ParamSpec& spec : specs)
     for (const HfSlice& slice : spec.slices)
-      if (spec.role == Role::matrix) modules.insert(module_of(slice.name));
+      if (spec.role == Role::matrix) (is_linear(spec) ? modules : others).insert(module_of(slice.name));
   for (const std::string& module : modules) names.insert(module.substr(module.rfind('.') + 1));
   std::string known;
   for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
-  for (const std::string& target : options.targets)
-    if (std::ranges::none_of(modules, [&](const std::string& module) { return fits(target, module); }))
-      throw Error(cat("lora.targets: \"", target, "\" matches no linear layer of the model; its layers are ", known,
-                      ", or all-linear for all of them"),
-                  Exit::usage);
+  for (const std::string& target : options.targets) {
+    const auto names_it = [&](const std::string& module) { return fits(target, module); };
+    if (std::ranges::any_of(modules, names_it)) continue;
+    const bool of_experts = std::ranges::any_of(others, names_it);
+    throw Error(cat("lora.targets: \"", target, "\" matches ",
+                    of_experts ? "only routers or routed experts, which stay frozen" : "no linear layer of the model",
+                    "; its layers", of_experts ? " that can have adapters" : "", " are ", known,
+                    ", or all-linear for all of them"),
+                Exit::usage);
+  }
 }
 
 // Declares the adapters' matrices for one weight in memory, which may be several modules of the file.
@@ -89,7 +94,7 @@ void add_adapters(Model& model, const LoraOptions& options) {
   for (int id = 0; id < int(base.size()); ++id) {
     params.freeze_for_good({id});
     const ParamSpec& spec = base[size_t(id)];
-    if (spec.role != Role::matrix) continue;
+    if (!is_linear(spec)) continue;
     const auto known = added_unit.find(spec.unit);
     const int unit = known == added_unit.end() ? int(params.units().size()) : known->second;
     Adapters adapters = declare(params, spec, unit, options);
@@ -100,7 +105,7 @@ void add_adapters(Model& model, const LoraOptions& options) {
   if (options.base == BasePrecision::none) return;
   std::vector<Param> matrices;
   for (int id = 0; id < int(base.size()); ++id)
-    if (base[size_t(id)].role == Role::matrix) matrices.push_back({id});
+    if (can_be_nf4(base[size_t(id)])) matrices.push_back({id});
   params.store_as(options.double_quant ? StoredAs::nf4_nested : StoredAs::nf4, matrices);
 }
 

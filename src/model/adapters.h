@@ -16,8 +16,9 @@ std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
 std::string lora_magnitude_name(const std::string& module);  // [outputs], for DoRA
 
-// Call after declare() and before plan(). Stores all frozen linear layers in the form LoraOptions::base. Throws an
-// Error(usage) naming targets that match no linear layer.
+// Call after declare() and before plan(). Freezes all weights, with routers, their biases and routed experts, which
+// have no adapters. Stores all linear layers and experts in the form LoraOptions::base. Throws an Error(usage) naming
+// targets that match no linear layer.
 void add_adapters(Model&, const LoraOptions&);
 
 }  // namespace athanor

@@ -14,8 +14,6 @@ bool fits(const std::string& pattern, const ParamSpec& spec) {
                      [&](const HfSlice& slice) { return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0; });
 }
 
-bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router && spec.experts == 1; }
-
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
   const auto linear = std::ranges::find_if(specs, is_linear);
   throw Error(cat("fp8.exclude: \"", pattern, "\" matches no linear layer of a block, such as ",

@@ -91,6 +91,15 @@ Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
 GroupedGemm grouped_gemm(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .role = kind, .tf32 = n.c.recipe.tf32};
 }
+// d = a W^T or, for the gradient of the input, d = a W, with the experts' weights W.
+void run_experts(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Param w) {
+  const Buffer weights = n.params.gemm_value(n.c, w);
+  n.c.run(grouped_gemm(n, r, kind, d, a, weights.t));
+}
+void run_weight_gradient(Net n, const Routes& r, Param w, Tensor dy, Tensor x) {
+  n.c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(w), dy, x));
+}
+bool is_frozen(Net n, Param p) { return n.params.spec(p).frozen; }
 
 // Loads of experts over the micro-batches of this step whose backward has begun, on all ranks; empty unless these are
 // balanced together.
@@ -138,24 +147,27 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
   return rows_of_rank(c, dlogits);
 }
 
-// Adds to the gradient of the router's weights, and adds the gradient of the router's input to dx.
+// Adds to the gradient of the router's weights unless they are frozen, and adds the gradient of the router's input to
+// dx.
 void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x,
                           const Buffer& dweights) {
   Ctx& c = n.c;
   const Buffer dlogits = logit_gradients(c, layer, number, r, dweights);
   const bool tf32 = c.recipe.tf32;
-  c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
+  if (!is_frozen(n, layer.router))
+    c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
 }
 
-// Adds to the gradients of the experts' weights and returns dx, given r.gradients. Overwrites gate_up.
+// Adds to the gradients of the experts' weights unless they are frozen, and returns dx, given r.gradients. Overwrites
+// gate_up.
 Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer gate_up, const Buffer& x) {
   Ctx& c = n.c;
   Buffer dweights = c.alloc("moe.dweights", DType::f32, r.rows.slot_weights().shape);
   {
     const Buffer dy = at_experts(c, r.rows, std::move(r.gradients), "moe.dy");
     Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
-    c.run(grouped_gemm(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
+    run_experts(n, r, Grouped::input_gradient, hidden.t, dy.t, layer.down);
     c.run(WeightedSwigluBwd{.dgu = gate_up.t,
                             .dweights = dweights.t,
                             .y = hidden.t,
@@ -163,16 +175,16 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer 
                             .gu = gate_up.t,
                             .weights = r.rows.slot_weights(),
                             .slots = r.rows.slots.t});
-    c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(layer.down), dy.t, hidden.t));
+    if (!is_frozen(n, layer.down)) run_weight_gradient(n, r, layer.down, dy.t, hidden.t);
   }
-  {
+  if (!is_frozen(n, layer.gate_up)) {
     const Buffer rows = to_experts(c, r.rows, x.t, "moe.x again");
-    c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(layer.gate_up), gate_up.t, rows.t));
+    run_weight_gradient(n, r, layer.gate_up, gate_up.t, rows.t);
   }
   Buffer dx = c.alloc("moe.dx", x.t.shape);
   {
     Buffer rows = c.alloc("moe.dx of rows", {gate_up.t.rows(), x.t.cols()});
-    c.run(grouped_gemm(n, r, Grouped::input_gradient, rows.t, gate_up.t, n.params.value(layer.gate_up)));
+    run_experts(n, r, Grouped::input_gradient, rows.t, gate_up.t, layer.gate_up);
     gate_up = {};
     sum_of_experts(c, r.rows, dx.t, std::move(rows), {});
   }
@@ -200,7 +212,8 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f}), hidden;
   {
     const Buffer sorted = to_experts(c, r->rows, x.t(), "moe.x");
-    GroupedGemm up = grouped_gemm(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up));
+    const Buffer weights = n.params.gemm_value(c, layer.gate_up);
+    GroupedGemm up = grouped_gemm(n, *r, Grouped::forward, gate_up.t, sorted.t, weights.t);
     up.h = {nullptr, x.t().dtype, {rows, f}}, up.weights = r->rows.slot_weights(), up.slots = r->rows.slots.t;
     if (c.ops.fuses(up)) {
       hidden = c.alloc("moe.h", up.h.shape);
@@ -216,7 +229,7 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
     c.run(
         WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r->rows.slot_weights(), .slots = r->rows.slots.t});
   }
-  c.run(grouped_gemm(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
+  run_experts(n, *r, Grouped::forward, y.t, hidden.t, layer.down);
   hidden = {};
   c.record("moe", [&params = n.params, layer, number, block, r, gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot()](Ctx& cc) mutable {

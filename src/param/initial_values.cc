@@ -65,7 +65,7 @@ void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Ran
 void ParamStore::init_record(Ctx& c, const Piece& piece, const RandomNormal& values) const {
   constexpr int64_t kTogether = 1 << 16;
   CHECK(!is_int8(piece), piece.slice->name, " in int8 is for weights that are loaded");
-  if (c.arena.recording() || !here(size_t(piece.unit))) return;
+  if (c.arena.recording() || !here(size_t(piece.unit)) || piece.part->numel == 0) return;
   const int64_t n = piece.slice->shape.numel();
   Nf4Quantizer quantizer(n, record_of(piece).nested);
   std::vector<float> some;

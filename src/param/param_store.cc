@@ -473,7 +473,7 @@ std::vector<ParamStore::Piece> ParamStore::pieces() const {
       const Placement::Slice* part = placements_.empty() ? nullptr : &placements_[id].slices[s];
       all.push_back({.slice = &slice,
                      .unit = specs_[id].unit,
-                     .offset = offsets_[id] + (specs_[id].stored != StoredAs::values ? record_offset(specs_[id], s)
+                     .offset = offsets_[id] + (specs_[id].stored != StoredAs::values ? record_offset(int(id), s)
                                                : part                                ? part->offset
                                                                                      : slice.offset),
                      .param = int(id),

@@ -381,7 +381,7 @@ class ParamStore {
   void init_record(Ctx&, const Piece&, const RandomNormal&) const;
   Buffer sparse_value(Ctx&, Param) const;
   Nf4Record record_of(const ParamSpec&, size_t slice) const;
-  int64_t record_offset(const ParamSpec&, size_t slice) const;
+  int64_t record_offset(int id, size_t slice) const;
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   DType packed_format(const ProcessMesh&) const;

@@ -80,4 +80,10 @@ struct ParamSpec {
   bool buffer = false;
 };
 
+// True for linear layers, whose GEMMs may be quantized and which may have adapters: matrices except routers and
+// experts.
+inline bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router && spec.experts == 1; }
+// True for linear layers and experts, which adapters may have in NF4.
+inline bool can_be_nf4(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router; }
+
 }  // namespace athanor

@@ -54,11 +54,14 @@ Nf4Record ParamStore::record_of(const Piece& piece) const {
   return {piece.slice->shape.numel(), specs_[size_t(piece.param)].stored == StoredAs::nf4_nested};
 }
 
-// Returns the byte offset from the start of the parameter; after the last slice, the size of all records.
-int64_t ParamStore::record_offset(const ParamSpec& spec, size_t slice) const {
+// Returns the byte offset from the start of the parameter; after the last slice, the size of all records. This rank has
+// no records of experts of other ranks.
+int64_t ParamStore::record_offset(int id, size_t slice) const {
+  const ParamSpec& spec = specs_[size_t(id)];
   if (is_int8(spec.stored)) return spec.slices[slice].offset;
   int64_t at = 0;
-  for (size_t s = 0; s < slice; ++s) at += record_of(spec, s).bytes;
+  for (size_t s = 0; s < slice; ++s)
+    if (placements_.empty() || placements_[size_t(id)].slices[s].numel > 0) at += record_of(spec, s).bytes;
   return at;
 }
 
@@ -66,9 +69,11 @@ Shape ParamStore::stored_shape(int id) const {
   const ParamSpec& spec = specs_[size_t(id)];
   const Placement& placement = placements_[size_t(id)];
   if (spec.stored == StoredAs::values) return placement.shape;
-  CHECK(!placement.is_cut(), spec.name, " is cut over ranks, and a record is not");
+  for (size_t s = 0; s < spec.slices.size(); ++s)
+    CHECK(placement.slices[s].numel == 0 || placement.slices[s].numel == spec.slices[s].shape.numel(), spec.name,
+          " is cut over ranks, and a record is not");
   if (is_int8(spec.stored)) return {int8_scales_at(spec) + spec.shape[spec.in_out ? 1 : 0] * int64_t(sizeof(float))};
-  return {record_offset(spec, spec.slices.size())};
+  return {record_offset(id, spec.slices.size())};
 }
 
 Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
@@ -83,12 +88,16 @@ Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
   const Tensor& stored = unit.gathered ? unit.gathered.t : unit.value;
   CHECK(unit.gathered || (unit.home == Mem::device && !unit.is_shard(stored)), spec.name,
         " is read outside of use() and done() of its unit");
-  values = c.alloc("weights of NF4", spec.shape);
+  const Placement& mine = placement(p);
+  values = c.alloc("weights of NF4", mine.shape);
   const Tensor flat = values.t.view({values.t.numel()});
+  int64_t at = offsets_[size_t(p.id)];
   for (size_t s = 0; s < spec.slices.size(); ++s) {
-    const HfSlice& slice = spec.slices[s];
-    void* record = stored.at(offsets_[size_t(p.id)] + record_offset(spec, s));
-    c.run(record_of(spec, s).dequantize(record, flat.slice(slice.offset, slice.offset + slice.shape.numel())));
+    const Placement::Slice& slice = mine.slices[s];
+    if (slice.numel == 0) continue;  // an expert of another rank
+    const Nf4Record record = record_of(spec, s);
+    c.run(record.dequantize(stored.at(at), flat.slice(slice.offset, slice.offset + slice.numel)));
+    at += record.bytes;
   }
   return values;
 }

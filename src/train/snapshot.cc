@@ -265,6 +265,7 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
       continue;
     }
     if (params.has_record(piece)) {
+      if (piece.part->numel == 0) continue;  // an expert of another rank
       params.set_record(device, piece, folder.nf4_record(weight, params.record_of(piece).nested));
       continue;
     }

@@ -15,7 +15,9 @@ class AdaptedRun : public TrainerTest {
   // A folder of weights to start from.
   std::string base() {
     if (base_.empty()) {
-      EXPECT_EQ(run(config("base", {"train_iters=4", "schedule.lr_decay_iters=4"})), Exit::done);
+      std::vector<std::string> set = model_;
+      set.insert(set.end(), {"train_iters=4", "schedule.lr_decay_iters=4"});
+      EXPECT_EQ(run(config("base", set)), Exit::done);
       base_ = path("model");
       write_hf_folder(ModelFolder(path("base")), base_, {.dtype = DType::f32});
     }
@@ -39,6 +41,7 @@ class AdaptedRun : public TrainerTest {
     for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
       EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file << " " << name;
   }
+  std::vector<std::string> model_;  // options of another model than that of TrainerTest; set before base()
 
  private:
   std::string base_;
