@@ -19,9 +19,8 @@ void validate_adapters(const Config& c) {
           ", such as [\"all-linear\"]");
   require(!low_precision(c.precision), rank, " is not supported with precision ", name_of(c.precision),
           "; take bf16, fp16, tf32 or fp32");
-  for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
-                                  {"pipeline_parallel_size", c.pipeline_parallel_size},
-                                  {"context_parallel_size", c.context_parallel_size}})
+  for (const auto& [key, size] :
+       {std::pair{"tensor_parallel_size", c.tensor_parallel_size}, {"context_parallel_size", c.context_parallel_size}})
     require(size == 1, rank, " is not supported with ", key, " ", size,
             "; set it to 1, and use zero_stage 3 to shard weights");
   require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,

@@ -15,8 +15,13 @@ PartCosts costs_of(const Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   PartCosts costs{.block = double(seq_length * m.num_attention_heads * m.head_dim),
                   .head = double(m.vocab_size * m.hidden_size)};
-  for (const ParamSpec& spec : model.params().specs())
-    if (spec.unit == 1 && spec.role == Role::matrix) costs.block += double(spec.shape.numel());
+  const auto& units = model.params().units();
+  for (int unit = 1; unit >= 0; unit = units[size_t(unit)]->next_together)
+    for (const int id : units[size_t(unit)]->params) {
+      const ParamSpec& spec = model.params().specs()[size_t(id)];
+      if (spec.role == Role::matrix)
+        costs.block += double(spec.shape.numel()) * double(spec.chosen) / double(spec.experts);
+    }
   return costs;
 }
 

@@ -296,7 +296,7 @@ void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
   const std::string end = lora_magnitude_name("");
   for (const auto& piece : params.pieces()) {
     const std::string& name = piece.slice->name;
-    if (!name.ends_with(end)) continue;
+    if (!params.here(size_t(piece.unit)) || !name.ends_with(end)) continue;
     const ModelFolder::Weight& w = base.at(name.substr(0, name.size() - end.size()) + ".weight");
     const std::optional<bool> nested =
         lora.base == BasePrecision::nf4 ? std::optional(lora.double_quant) : std::nullopt;
@@ -337,6 +337,7 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder, 
     const std::string module = name.substr(0, name.rfind(".lora_"));
     if (!folder.adapts(module)) refuse("has no adapters of ", module, ", which lora.targets of the run names");
     found += name.ends_with(lora_a_name(""));
+    if (!params.here(size_t(piece.unit))) continue;
     folder.require_shape(name, piece.slice->shape);
     const std::vector<float> values = folder.read(name);
     const auto bytes = std::as_bytes(std::span(values));

@@ -275,7 +275,6 @@ TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
     }
   };
   for (const auto& [set, key] : {std::pair{"tensor_parallel_size=2", "tensor_parallel_size 2"},
-                                 {"pipeline_parallel_size=2", "pipeline_parallel_size 2"},
                                  {"context_parallel_size=2", "context_parallel_size 2"},
                                  {"precision=fp8_tensorwise", "precision fp8_tensorwise"},
                                  {"averaging.ema_decay=0.9", "averaging.ema_decay"},
