@@ -169,30 +169,8 @@ void CpuOps::run(const SquaredNorm& op, void* scratch) {
   for (size_t i = 0; i < op.x.size(); ++i) add_block_sums<BlockSum<true>>(pool_, op.sum_of(i), op.x[i], scratch);
 }
 
-// Four consecutive elements share a block of random numbers.
-void CpuOps::run(const Dropout& op, void*) {
-  constexpr int64_t kDropoutGrain = 1 << 14;  // elements per chunk of work
-  const auto& state = *static_cast<const StepState*>(op.state.data);
-  const uint64_t stream = Dropout::stream_at(op.stream, state);
-  const uint64_t first = uint64_t(*op.first.as<int64_t>()) * uint64_t(op.x.cols());
-  const float scale = 1 / (1 - op.p);
-  by_float(op.y.dtype, [&]<class T>() {
-    T* y = op.y.as<T>();
-    const T* x = op.x.as<T>();
-    pool_.parallel_ranges(op.y.numel(), kDropoutGrain, [&](int64_t begin, int64_t end) {
-      PhiloxBlock block{};  // random numbers of four elements
-      for (int64_t i = begin; i < end; ++i) {
-        const uint64_t element = first + uint64_t(i);
-        if (i == begin || element % 4 == 0) block = philox(op.seed, stream, element / 4);
-        const float uniform = float(block[element % 4] >> 8) * 0x1p-24f;  // as in random_uniform()
-        y[i] = from_float<T>(uniform >= op.p ? to_float(x[i]) * scale : 0.0f);
-      }
-    });
-  });
-}
-
 void CpuOps::run(const DropPath& op, void*) {
-  const uint64_t stream = Dropout::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
+  const uint64_t stream = DropPath::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
   const int64_t first = *op.first.as<int64_t>(), columns = op.y.cols();
   by_float(op.y.dtype, [&]<class T>() {
     T* y = op.y.as<T>();

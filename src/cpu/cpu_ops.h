@@ -84,7 +84,6 @@ class CpuOps final : public Ops {
   void run(const ReduceSum&, void* scratch) override;
   void run(const SquaredNorm&, void* scratch) override;
   void run(const RandomNormal&, void* scratch) override;
-  void run(const Dropout&, void* scratch) override;
   void run(const DropPath&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;

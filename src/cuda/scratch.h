@@ -243,7 +243,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormSums, AttentionFwd, MergeAttenti
                   FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
                   SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd, CountExperts, ExpertLoads,
                   StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
-                  ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude,
+                  ActivationFwd, ActivationBwd, ScaledSum, GatedSum, DequantizeNf4, ScaleByMagnitude,
                   ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy,
                   OneBitMomentum, OneBitMean, OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd,
                   DropPath, Int8Gemm, SourceLosses>

@@ -1,6 +1,7 @@
 #include "nn/adapters.h"
 
 #include "base/rng.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 namespace {
@@ -24,13 +25,16 @@ void for_each_part(const Adapters& all, Fn&& fn) {
 // Applies the adapters' dropout to the layer's input, or in place to its gradient.
 void drop(Net n, const Linear& layer, const Tensor& y, const Tensor& x) {
   const Adapters& adapters = *n.params.adapters(layer.w);
-  n.c.run(Dropout{.y = y,
-                  .x = x,
-                  .state = n.c.dropping.state,
-                  .first = n.c.dropping.first,
-                  .seed = n.c.seed,
-                  .stream = stream_of(n.params.spec(adapters.a).name),
-                  .p = adapters.dropout});
+  const ParamSpec& a = n.params.spec(adapters.a);
+  run_drop_path(n.c,
+                {.y = y,
+                 .x = x,
+                 .stream = stream_of(a.name),
+                 .p = adapters.dropout,
+                 .elements = true,
+                 .first_column = n.params.placement(adapters.a).slices[0].strips[0].at,
+                 .all_columns = a.shape[1]},
+                shared(n, layer) == Shared::no);
 }
 
 }  // namespace

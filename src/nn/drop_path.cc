@@ -8,32 +8,19 @@
 #include "nn/rows.h"
 
 namespace athanor {
-namespace {
-
-// With sequence parallelism each of Ctx::row_pieces pieces of the stream is sharded over the ranks.
-void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& residual, DropBy by, float p,
-                   uint64_t stream) {
-  const Dropping& d = c.dropping;
-  const int pieces = shares_rows(c) ? c.row_pieces : 1, ranks = shares_rows(c) ? c.mesh.tensor().size() : 1;
-  const int rank = shares_rows(c) ? c.mesh.tensor().rank() : 0;
+void run_drop_path(Ctx& c, DropPath op, bool own_rows) {
+  const bool shares = own_rows && shares_rows(c);
+  const int pieces = shares ? c.row_pieces : 1, ranks = shares ? c.mesh.tensor().size() : 1;
+  const int rank = shares ? c.mesh.tensor().rank() : 0;
+  const Tensor y = op.y, x = op.x, residual = op.residual;
+  op.state = c.dropping.state, op.first = c.dropping.first, op.seed = c.seed, op.rows = c.dropping.rows;
   for (int i = 0; i < pieces; ++i) {
-    const Tensor part = piece_of(y, pieces, i);
-    SequenceRows rows = d.rows;
-    rows.row = (int64_t{i} * ranks + rank) * part.rows();
-    c.run(DropPath{.y = part,
-                   .x = piece_of(x, pieces, i),
-                   .residual = residual ? piece_of(residual, pieces, i) : Tensor{},
-                   .state = d.state,
-                   .first = d.first,
-                   .seed = c.seed,
-                   .stream = stream,
-                   .p = p,
-                   .elements = by == DropBy::element,
-                   .rows = rows});
+    op.y = piece_of(y, pieces, i), op.x = piece_of(x, pieces, i);
+    if (residual) op.residual = piece_of(residual, pieces, i);
+    op.rows.row = (int64_t{i} * ranks + rank) * op.y.rows();
+    c.run(op);
   }
 }
-
-}  // namespace
 
 // Linear mode: the l-th of L blocks, counted from 1, has l / L times the last block's probability [Huang et al. 2016,
 // eq. 4].
@@ -50,12 +37,18 @@ Var drop_path(Net n, Var residual, Var branch, DropBy by, float p, const std::st
   Ctx& c = n.c;
   const uint64_t stream = stream_of(by == DropBy::element ? name + " elements" : name);
   Buffer y = c.alloc("drop_path.y", branch.t().shape);
-  run_drop_path(c, y.t, branch.t(), residual ? residual.t() : Tensor{}, by, p, stream);
+  const bool elements = by == DropBy::element;
+  run_drop_path(c, {.y = y.t,
+                    .x = branch.t(),
+                    .residual = residual ? residual.t() : Tensor{},
+                    .stream = stream,
+                    .p = p,
+                    .elements = elements});
   Var out = c.var(std::move(y));
   const std::optional<int> sr = residual ? std::optional(residual.slot()) : std::nullopt;
-  c.record("drop_path", [by, p, stream, sr, sx = branch.slot(), s = out.slot()](Ctx& cc) {
+  c.record("drop_path", [elements, p, stream, sr, sx = branch.slot(), s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s), dx = cc.alloc("drop_path.dx", dy.t.shape);
-    run_drop_path(cc, dx.t, dy.t, {}, by, p, stream);
+    run_drop_path(cc, {.y = dx.t, .x = dy.t, .stream = stream, .p = p, .elements = elements});
     cc.put(sx, std::move(dx));
     if (sr) cc.put(*sr, std::move(dy));
   });

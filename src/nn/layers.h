@@ -92,6 +92,9 @@ Tensor max_attention_logits(const Ctx&, const AttentionShape&,
 float drop_rate(const Ctx&, int layer);
 // Returns the probability with which training drops elements of embeddings and residual branches; 0 in evaluation.
 float hidden_dropout(const Ctx&);
+// Runs the op with the step's random numbers: all of its fields are given but state, first, seed and rows. own_rows:
+// its matrices have this rank's rows of the residual stream, not all rows (nn/rows.h).
+void run_drop_path(Ctx&, DropPath, bool own_rows = true);
 // residual (optional) + branch / (1 - p), where the branch is dropped for whole sequences, or for single elements, with
 // probability p. The random choice depends on (seed, name, step, index of the sequence or element in the step).
 enum class DropBy : uint8_t { sequence, element };

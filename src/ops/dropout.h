@@ -9,32 +9,6 @@
 
 namespace athanor {
 
-// y = x / (1 - p) with probability 1 - p, else 0; rounded once.
-struct Dropout {
-  Tensor y, x;   // [N, C]; y may be x
-  Tensor state;  // StepState; only the step number is read
-  Tensor first;  // [1] i64: index of row 0 among all rows of the step, over all ranks and micro-batches
-  uint64_t seed = 0, stream = 0;
-  float p = 0;
-  static constexpr const char* kName = "dropout";
-
-  // The random stream of a step; element i is kept if random_uniform(seed, stream, i) >= p.
-  ATHANOR_HOST_DEVICE static uint64_t stream_at(uint64_t stream, const StepState& state) {
-    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd, so that steps of neighboring streams do not collide
-    return stream + uint64_t(state.updates + state.skipped) * kStep;
-  }
-  std::array<Field, 4> fields() {
-    return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"state", Io::in, &state}, {"first", Io::in, &first}}};
-  }
-  void check() const {
-    Expect e{kName};
-    e.floating("y", y).matrix("y", y).contiguous("y", y).is("x", x, y.dtype, y.shape);
-    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).is("first", first, DType::i64, {1});
-    e.that(p >= 0 && p < 1, "a probability of at least 0 and below 1");
-  }
-  Cost cost() const { return {20.0 * double(y.numel()), traffic(*this)}; }
-};
-
 // Stochastic depth of a model: `rate` is the drop probability of the last block's branches.
 struct StochasticDepth {
   float rate = 0;
@@ -59,18 +33,27 @@ struct DropPath {
   Tensor x;              // [N, C]
   Tensor residual = {};  // optional [N, C]
   Tensor state;          // StepState; only the step number is read
-  Tensor first;          // [1] i64, as in Dropout
+  Tensor first;          // [1] i64: index of row 0 among all rows of the step, over all ranks and micro-batches
   uint64_t seed = 0, stream = 0;
   float p = 0;
   bool elements = false;  // if true, only `row` of `rows` is read, since a step's rows have one order
   SequenceRows rows = {};
+  // For elements: x has columns [first_column, first_column + C) of a matrix with `all_columns` columns; 0: all of
+  // them.
+  int64_t first_column = 0, all_columns = 0;
   static constexpr const char* kName = "drop_path";
 
-  // Returns the factor of x in column c of row i. stream_of_step: Dropout::stream_at(). columns: C.
+  // The random stream of a step; element i is kept if random_uniform(seed, stream, i) >= p.
+  ATHANOR_HOST_DEVICE static uint64_t stream_at(uint64_t stream, const StepState& state) {
+    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd, so that steps of neighboring streams do not collide
+    return stream + uint64_t(state.updates + state.skipped) * kStep;
+  }
+  // Returns the factor of x in column c of row i. stream_of_step: stream_at(). columns: C.
   ATHANOR_HOST_DEVICE float factor(uint64_t stream_of_step, int64_t first_row, int64_t i, int64_t c,
                                    int64_t columns) const {
     const int64_t number =
-        elements ? (first_row + rows.row + i) * columns + c : first_row / rows.per_sequence + rows.sequence(i);
+        elements ? (first_row + rows.row + i) * (all_columns > 0 ? all_columns : columns) + first_column + c
+                 : first_row / rows.per_sequence + rows.sequence(i);
     return random_uniform(seed, stream_of_step, uint64_t(number)) >= p ? 1 / (1 - p) : 0.0f;
   }
   std::array<Field, 5> fields() {
@@ -86,6 +69,7 @@ struct DropPath {
     if (residual) e.is("residual", residual, y.dtype, y.shape);
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).is("first", first, DType::i64, {1});
     e.that(p >= 0 && p < 1, "a probability of at least 0 and below 1");
+    e.that(all_columns == 0 || first_column + y.cols() <= all_columns, "columns of the whole matrix");
     e.that(rows.sequences > 0 && rows.length > 0 && rows.per_sequence > 0, "rows of sequences");
   }
   Cost cost() const { return {2.0 * double(y.numel()), traffic(*this)}; }

@@ -44,7 +44,7 @@ namespace athanor {
   X(AmaxOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(DropChoices) X(RouteBwd) \
   X(CountExperts) X(ExpertLoads) \
   X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) \
-  X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
+  X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
   X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackGroups) X(SumGroups) \
   X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses)

@@ -69,18 +69,8 @@ void ReferenceOps::run(const RandomNormal& op, void*) {
   store(op.x, x);
 }
 
-void ReferenceOps::run(const Dropout& op, void*) {
-  const auto& state = *static_cast<const StepState*>(op.state.data);
-  Values y = load(op.x);
-  const uint64_t first = uint64_t(*op.first.as<int64_t>()) * uint64_t(op.x.cols());
-  const uint64_t stream = Dropout::stream_at(op.stream, state);
-  for (int64_t i = 0; i < y.size(); ++i)
-    y[i] = random_uniform(op.seed, stream, first + uint64_t(i)) >= op.p ? double(float(y[i]) * (1 / (1 - op.p))) : 0;
-  store(op.y, y);
-}
-
 void ReferenceOps::run(const DropPath& op, void*) {
-  const uint64_t stream = Dropout::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
+  const uint64_t stream = DropPath::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
   const Values x = load(op.x);
   Values y = op.residual ? load(op.residual) : zeros_like(op.y);
   for (int64_t i = 0; i < y.rows; ++i) {

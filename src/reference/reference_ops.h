@@ -53,7 +53,6 @@ class ReferenceOps final : public Ops {
   void run(const ReduceSum&, void*) override;
   void run(const SquaredNorm&, void*) override;
   void run(const RandomNormal&, void*) override;
-  void run(const Dropout&, void*) override;
   void run(const DropPath&, void*) override;
   void run(const SourceLosses&, void*) override;
   void run(const StepControl&, void*) override;

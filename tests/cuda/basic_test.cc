@@ -15,7 +15,6 @@ class Basic : public KernelTest {};
 TEST_F(Basic, FillMatchesReference) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
 TEST_F(Basic, CastMatchesReference) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
 TEST_F(Basic, AddMatchesReference) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
-TEST_F(Basic, DropoutMatchesReference) { agrees_with_the_reference(Dropout::kName, basic_cases, 76); }
 TEST_F(Basic, DropPathMatchesReference) { agrees_with_the_reference(DropPath::kName, basic_cases, 30); }
 TEST_F(Basic, DequantizeNf4MatchesReference) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
 TEST_F(Basic, ScaleByMagnitudeMatchesReference) {

@@ -133,31 +133,6 @@ void sharded_random_values(Examiner& examine) {
   if (pieces != whole) examine.note({Fault::wrong_value, RandomNormal::kName, "x", "pieces differ from the whole"});
 }
 
-// Dropout masks differ by step, stream and element.
-void dropouts(Examiner& examine) {
-  const auto drop = [&](const std::string& name, DType dtype, Shape shape, float p, int64_t first, uint64_t stream) {
-    OpCase<Dropout> c{cat(name, " ", dtype, " ", shape),
-                      {.y = tensor(dtype, shape),
-                       .x = tensor(dtype, shape),
-                       .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-                       .first = tensor(DType::i64, {1}),
-                       .seed = 5,
-                       .stream = stream,
-                       .p = p},
-                      {{"state", bytes_of(running_state())}, {"first", listed({double(first)})}},
-                      true};
-    examine(c);
-    c.name += " in place";
-    c.shared = {{"y", "x"}};
-    examine(c);
-  };
-  for (const DType dtype : kFloats)
-    for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{7, 64}, Shape{2, 4099}})
-      for (const float p : {0.0f, 0.1f, 0.5f}) drop(cat("p ", p), dtype, shape, p, 3, 77);
-  drop("late rows", DType::bf16, {5, 24}, 0.3f, int64_t{1} << 33, ~uint64_t{0});
-  drop("many", DType::f32, {300, 257}, 0.05f, 0, 1);
-}
-
 // Whole sequences on a rank, sequences in two pieces, and rows from the middle of a micro-batch.
 void dropped_paths(Examiner& examine) {
   for (const DType dtype : kFloats)
@@ -182,6 +157,22 @@ void dropped_paths(Examiner& examine) {
         c.shared = {{"y", residual ? "residual" : "x"}};
         examine(c);
       }
+  const auto elements = [&](const std::string& name, Shape shape, int64_t first, int64_t first_column, int64_t all) {
+    examine(OpCase<DropPath>{name,
+                             {.y = tensor(DType::f32, shape),
+                              .x = tensor(DType::f32, shape),
+                              .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                              .first = tensor(DType::i64, {1}),
+                              .seed = 5,
+                              .stream = ~uint64_t{0},
+                              .p = 0.3f,
+                              .elements = true,
+                              .first_column = first_column,
+                              .all_columns = all},
+                             {{"state", bytes_of(running_state())}, {"first", listed({double(first)})}}});
+  };
+  elements("late rows", {5, 24}, int64_t{1} << 33, 0, 0);
+  elements("some columns", {7, 24}, 3, 13, 40);
 }
 
 }  // namespace
@@ -193,7 +184,6 @@ void basic_cases(Examiner& examine) {
   sums(examine);
   random_values(examine);
   sharded_random_values(examine);
-  dropouts(examine);
   dropped_paths(examine);
 }
 
