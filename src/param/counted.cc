@@ -12,7 +12,7 @@ std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, cons
   for (const int id : unit.params) {
     const Placement& p = placements_[size_t(id)];
     const bool first = mesh.is_first_except(p.cuts | p.shards | p.stages);
-    starts.emplace_back(offsets_[size_t(id)], first);
+    if (p.repeats == 1 || p.repeated_from > 0) starts.emplace_back(offsets_[size_t(id)], first);
     if (p.repeats > 1)
       starts.emplace_back(offsets_[size_t(id)] + p.repeated_from, first && sharding_.tensor.rank % p.repeats == 0);
   }
