@@ -1,6 +1,4 @@
 // Requirements on the other options in a run that trains adapters of a frozen model.
-#include <utility>
-
 #include "config/config.h"
 #include "config/require.h"
 
@@ -19,10 +17,13 @@ void validate_adapters(const Config& c) {
           ", such as [\"all-linear\"]");
   require(!low_precision(c.precision), rank, " is not supported with precision ", name_of(c.precision),
           "; take bf16, fp16, tf32 or fp32");
-  for (const auto& [key, size] :
-       {std::pair{"tensor_parallel_size", c.tensor_parallel_size}, {"context_parallel_size", c.context_parallel_size}})
-    require(size == 1, rank, " is not supported with ", key, " ", size,
-            "; set it to 1, and use zero_stage 3 to shard weights");
+  require(c.base_precision == BasePrecision::none || c.tensor_parallel_size == 1,
+          "lora.base_precision: ", name_of(c.base_precision), " is not supported with tensor_parallel_size ",
+          c.tensor_parallel_size,
+          ", which would cut its blocks; set tensor_parallel_size to 1 and share weights with zero_stage 3 or "
+          "pipeline_parallel_size, or set lora.base_precision to none");
+  require(c.context_parallel_size == 1, rank, " is not supported with context_parallel_size ", c.context_parallel_size,
+          "; set it to 1");
   require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
           " is not supported with averages of the weights (averaging.ema_decay, averaging.tail_start, optimizer "
           "schedule_free_adamw); leave them out");

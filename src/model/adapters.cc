@@ -42,6 +42,36 @@ void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& opt
   }
 }
 
+// Returns the cut of the outputs of some slices of a weight that is cut by outputs.
+Cut cut_of_outputs(const ParamSpec& w, const std::vector<Adapters::Part>& parts) {
+  Cut cut{.axis = 0, .parts = {}, .whole = w.cut.whole};
+  int64_t at = 0;
+  for (size_t p = 0; p < w.cut.parts.size(); at += w.cut.parts[p++]) {
+    const bool chosen = w.in_out || std::ranges::any_of(parts, [&](const Adapters::Part& part) {
+                          const int64_t first = w.slices[part.slice].offset / w.shape[1];
+                          return first <= at && at < first + w.slices[part.slice].shape[0];
+                        });
+    if (!chosen) continue;
+    if (w.cut.repeated >= 0 && int(p) >= w.cut.repeated && cut.repeated < 0) cut.repeated = int(cut.parts.size());
+    cut.parts.push_back(w.cut.parts[p]);
+  }
+  return cut;
+}
+
+// Cuts the adapters' matrices like the weight: B and the magnitudes by its outputs, A by its inputs. Each rank then has
+// partial sums of the gradients of those that are whole.
+void cut_like(const ParamSpec& w, const std::vector<Adapters::Part>& parts, ParamSpec& a, ParamSpec& b, ParamSpec& m) {
+  if (w.cut.axis < 0) {
+    a.partial = b.partial = m.partial = w.partial;
+  } else if ((w.cut.axis == 0) != w.in_out) {
+    b.cut = m.cut = cut_of_outputs(w, parts);
+    a.partial = PartialGradient::of_heads;
+  } else {
+    a.cut = {.axis = 1, .parts = w.cut.parts, .whole = w.cut.whole};
+    b.partial = m.partial = PartialGradient::of_heads;
+  }
+}
+
 // Declares the adapters' matrices for one weight in memory, which may be several modules of the file.
 Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOptions& options) {
   const int64_t in = w.shape[w.in_out ? 0 : 1], rank = options.rank;
@@ -60,17 +90,19 @@ Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOpt
               .role = Role::vector,
               .unit = unit,
               .init_mean = float(w.init_std * std::sqrt(double(in)))};
-  for (const HfSlice& slice : w.slices) {
+  for (size_t s = 0; s < w.slices.size(); ++s) {
+    const HfSlice& slice = w.slices[s];
     const std::string module = module_of(slice.name);
     if (!is_target(module, options)) continue;
     const int64_t outputs = slice.shape[w.in_out ? 1 : 0];
-    all.parts.push_back({w.in_out ? 0 : slice.offset / in, outputs});
+    all.parts.push_back({.slice = s});
     a.slices.push_back({lora_a_name(module), {rank, in}, a.shape.numel()});
     b.slices.push_back({lora_b_name(module), {outputs, rank}, b.shape.numel()});
     m.slices.push_back({lora_magnitude_name(module), {outputs}, m.shape.numel()});
     a.shape.dim[0] += rank, b.shape.dim[0] += outputs, m.shape.dim[0] += outputs;
   }
   if (all.parts.empty()) return all;
+  cut_like(w, all.parts, a, b, m);
   all.a = params.declare(std::move(a));
   all.b = params.declare(std::move(b));
   if (options.variant == LoraVariant::dora) all.magnitude = params.declare(std::move(m));

@@ -67,6 +67,7 @@ Buffer squared_norms(Net n, const Linear& layer) {
                   std::min(begin + step, w.rows()));
     output = last;
   }
+  if (shared(n, layer) == Shared::by_inputs) c.tensor_sum(squares.t);
   return squares;
 }
 
@@ -91,32 +92,42 @@ bool has_magnitudes(Net n, const Linear& layer) {
   return adapters && adapters->magnitude;
 }
 
+// In a row-parallel layer all terms are this rank's partial sums; the factor m / norm is that of the whole weight.
 DoraKept run_dora(Net n, const Linear& layer, const Tensor& y, const Buffer& x, const Tensor& residual) {
   Ctx& c = n.c;
   DoraKept kept;
-  const Tensor bias = layer.b ? n.params.value(layer.b) : Tensor{};
-  const bool drops = drops_inputs(n, layer);
+  const bool sums = shared(n, layer) == Shared::by_inputs, drops = drops_inputs(n, layer);
+  PartsOfRows parts = sums ? PartsOfRows(c, y) : PartsOfRows();
+  const Tensor part = sums ? parts.t() : y;
   const Buffer read = dropped_input(n, layer, x.t);
+  const bool residual_first = residual && !sums;
   if (drops) {
     const Buffer rest = c.alloc("dora.rest", x.t.shape);
     c.run(Combine{.y = rest.t, .a = x.t, .b = read.t, .alpha = 1, .beta = -1});
-    run_with_residual(n, layer, y, {.data = rest, .scales = {}}, residual);
-  } else if (residual) {
-    c.run(Combine{.y = y, .a = residual});
-  }
-  kept.u = c.alloc("dora.u", y.shape);
-  {
-    LinearGemm gemm = output_gemm(n, layer, kept.u.t, {.data = read, .scales = {}});
-    gemm.op.bias = {};
+    LinearGemm gemm = output_gemm(n, layer, part, {.data = rest, .scales = {}});
+    if (residual_first) gemm.op.epilogue = Epilogue::add, gemm.op.aux = residual;
     run(c, gemm);
+  } else if (residual_first) {
+    c.run(Combine{.y = part, .a = residual});
   }
+  kept.u = c.alloc("dora.u", part.shape);
+  LinearGemm gemm = output_gemm(n, layer, kept.u.t, {.data = read, .scales = {}});
+  const Tensor bias = drops ? Tensor{} : gemm.op.bias;
+  gemm.op.bias = {};
+  run(c, gemm);
+  gemm = {};
   kept.h = run_adapters(n, layer, kept.u.t, x.t);
   kept.squares = squared_norms(n, layer);
-  scale_outputs(n, layer, y, kept, drops ? Tensor{} : bias, drops || residual);
+  scale_outputs(n, layer, part, kept, bias, drops || residual_first);
+  if (!sums) return kept;
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  parts.add_up(c);
+  if (residual) c.run(Add{.y = y, .a = y, .b = residual});
   return kept;
 }
 
-Buffer run_dora_gradients(Net n, const Linear& layer, const Buffer& dy, const Tensor& x, const DoraKept& kept) {
+Buffer run_dora_gradients(Net n, const Linear& layer, const Shape& in, const Buffer& dy, const Tensor& x,
+                          const DoraKept& kept) {
   Ctx& c = n.c;
   const Adapters& all = adapters_of(n, layer);
   const Tensor m = n.params.value(all.magnitude), dm = n.params.grad(all.magnitude);
@@ -132,21 +143,21 @@ Buffer run_dora_gradients(Net n, const Linear& layer, const Buffer& dy, const Te
                               .magnitude = m.slice(output, last),
                               .squares = kept.squares.t.slice(output, last)});
   });
-  Buffer dx = c.alloc("linear.dx", x.shape);
-  if (!drops_inputs(n, layer)) {
-    run(c, input_gradient_gemm(n, layer, dx.t, {.data = du, .scales = {}}));
-    run_adapter_gradients(n, layer, dx.t, du.t, x, kept.h.t);
-    return dx;
-  }
-  run(c, input_gradient_gemm(n, layer, dx.t, {.data = dy, .scales = {}}));
-  {
+  Buffer dx = c.alloc("linear.dx", in);
+  const bool sums = shared(n, layer) == Shared::by_outputs, drops = drops_inputs(n, layer);
+  PartsOfRows parts = sums ? PartsOfRows(c, dx.t) : PartsOfRows();
+  const Tensor sum = sums ? parts.t() : dx.t;
+  run(c, input_gradient_gemm(n, layer, sum, {.data = drops ? dy : du, .scales = {}}));
+  if (drops) {
     const Buffer more = c.alloc("dora.more", du.t.shape), part = c.alloc("dora.dx", x.shape);
     c.run(Combine{.y = more.t, .a = du.t, .b = dy.t, .alpha = 1, .beta = -1});
     run(c, input_gradient_gemm(n, layer, part.t, {.data = more, .scales = {}}));
     drop_gradient(n, layer, part.t);
-    c.run(Add{.y = dx.t, .a = dx.t, .b = part.t});
+    c.run(Add{.y = sum, .a = sum, .b = part.t});
   }
-  run_adapter_gradients(n, layer, dx.t, du.t, x, kept.h.t);
+  run_adapter_gradients(n, layer, sum, du.t, x, kept.h.t);
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  if (sums) parts.add_up(c);
   return dx;
 }
 

@@ -14,9 +14,10 @@ struct DoraKept {
   Buffer h;        // h of run_adapters()
   Buffer squares;  // [outputs with adapters] f64: squared norms
 };
-// Computes the layer's output y [N, out], and adds residual if there is one.
+// Computes the layer's output y [N, out] from all rows of x, and adds residual if there is one. As for linear layers, y
+// and residual of a row-parallel layer, and dx [in] of a column-parallel one, have rows of the residual stream.
 DoraKept run_dora(Net, const Linear&, const Tensor& y, const Buffer& x, const Tensor& residual);
-// Adds to the gradients of A, B and m; returns dx [N, in].
-Buffer run_dora_gradients(Net, const Linear&, const Buffer& dy, const Tensor& x, const DoraKept&);
+// Adds to the gradients of A, B and m, given all rows of dy and x; returns dx.
+Buffer run_dora_gradients(Net, const Linear&, const Shape& in, const Buffer& dy, const Tensor& x, const DoraKept&);
 
 }  // namespace athanor

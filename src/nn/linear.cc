@@ -118,15 +118,16 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   const bool adapted = n.params.adapters(layer.w);
   Buffer h;       // h of run_adapters(), which adds to y before RoPE or SwiGLU is applied
   DoraKept dora;  // outputs that backward of DoRA needs
-  if (has_magnitudes(n, layer))
+  if (has_magnitudes(n, layer)) {
+    while (coming.coming() > 0) coming.wait(c);
     dora = run_dora(n, layer, y.t, read.data, residual ? residual.t() : Tensor{});
-  else if (gated && !adapted)
+  } else if (gated && !adapted) {
     run_with_swiglu(n, layer, y.t, read, *gated);
-  else if (rotation && !adapted)
+  } else if (rotation && !adapted) {
     run_with_rope(n, layer, y.t, read, *rotation);
-  else
-    run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
-  if (adapted && !dora.u) h = run_adapters(n, layer, y.t, read.data.t);
+  } else {
+    run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{}, adapted ? &h : nullptr);
+  }
   if (adapted && rotation) c.run(athanor::rotation(y.t, rotation->batch, rotation->cos_sin, rotation->shape, false));
   SavedInput saved(n, layer, x, read);
   read = {};
@@ -144,17 +145,17 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
       cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
     }
     if (dora.u) {
-      cc.put(sx, run_dora_gradients(net, layer, dy, saved.get(net, layer).data.t, dora));
+      const Buffer all_dy = gradient_rows(net, layer, dy).get(cc), all_x = saved.get(net, layer).data;
+      cc.put(sx, run_dora_gradients(net, layer, in, all_dy, all_x.t, dora));
       if (sr >= 0) cc.put(sr, std::move(dy));
       return;
     }
     std::optional<RowsOfAll> later;
     if (overlaps_sums(net, layer)) later = overlapped_input_rows(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);
-    GemmOperand xf = later ? GemmOperand{} : saved.get(net, layer);
-    const Buffer x_of_adapters = h ? xf.data : Buffer{};
-    Buffer dx = run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr);
-    if (h) run_adapter_gradients(net, layer, dx.t, dy.t, x_of_adapters.t, h.t);
+    GemmOperand xf = later || !reads_input(net, layer) ? GemmOperand{} : saved.get(net, layer);
+    Buffer dx =
+        run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr, h.t);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

@@ -21,7 +21,8 @@ Shared shared(Net, const Linear&);
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_low_precision(Net, const Linear&);
-bool is_frozen(Net, const Linear&);  // a frozen weight has no gradient
+bool is_frozen(Net, const Linear&);    // a frozen weight has no gradient
+bool reads_input(Net, const Linear&);  // backward reads the layer's input: for gradients of weights or adapters
 // Returns the [1] f32 to which the op that writes the layer's input, or the gradient of its output, stores the amax for
 // the layer; empty if the layer does not need it. The amax of rows that are gathered from other ranks is never known.
 Tensor wanted_amax(Net, const Linear&, Matrix);
@@ -62,8 +63,8 @@ bool fuses(const Ops&, const LinearGemm&);  // true if the backend runs GEMM and
 // the first rank adds b.
 LinearGemm output_gemm(Net, const Linear&, Tensor y, const GemmOperand& x);
 // Runs y = x W^T + b + residual. In a row-parallel layer y is summed over the ranks, and y and residual are rows of the
-// residual stream.
-void run_with_residual(Net, const Linear&, Tensor y, const GemmOperand& x, Tensor residual);
+// residual stream. h: set to that of run_adapters(), which adds to y, if the layer has adapters.
+void run_with_residual(Net, const Linear&, Tensor y, const GemmOperand& x, Tensor residual, Buffer* h = nullptr);
 // SwiGLU fused into a layer's output.
 struct Gated {
   const Linear& reader;  // the layer that reads y
@@ -75,8 +76,6 @@ Var linear(Net, Var x, const Linear&, Gated*);
 Rope rotation(const Tensor& qkv, const Batch&, Tensor cos_sin, const AttentionShape&, bool inverse);
 // dx = dy W. In a column-parallel layer dx is this rank's partial sum.
 LinearGemm input_gradient_gemm(Net, const Linear&, Tensor dx, const GemmOperand& dy);
-// Runs dx = dy W. In a column-parallel layer dx is summed over the ranks and has rows of the residual stream.
-void run_input_gradient(Net, const Linear&, Tensor dx, const GemmOperand& dy);
 // True if the reduction of input gradients over ranks overlaps the weight-gradient GEMM.
 bool overlaps_sums(Net, const Linear&);
 // Runs dW += dy^T x and db += column sums of dy, now or in Ctx::weight_half(), unless the layer is frozen. Returns dy
@@ -85,10 +84,11 @@ GemmOperand run_weight_gradient(Net, const Linear&, const Buffer& dy, const Gemm
 
 // Returns all rows of the layer's input, gathered from this rank's own rows while run_gradients() computes.
 RowsOfAll overlapped_input_rows(Net, const Linear&, const Buffer& own);
-// Runs run_weight_gradient() and run_input_gradient(), and returns dx [in], an arena block called `name`. Frees x as
-// soon as nothing reads it; with overlaps_sums() x may be passed as `later` instead.
+// Runs run_weight_gradient(), the GEMM of the input gradient and, with h, run_adapter_gradients(). Returns dx [in], an
+// arena block called `name`; in a column-parallel layer it is summed over the ranks and has rows of the residual
+// stream. Frees x as soon as nothing reads it; with overlaps_sums() x may be passed as `later` instead.
 Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, RowsOfAll dy, GemmOperand x,
-                     RowsOfAll* later = nullptr);
+                     RowsOfAll* later = nullptr, const Tensor& h = {});
 
 // Returns the weight-gradient GEMM's operand made of the layer's input x. `forward`: the operand of x in forward.
 GemmOperand operand_of_weight_gradient(Net, const Linear&, const Buffer& x, const GemmOperand& forward);

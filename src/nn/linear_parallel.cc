@@ -2,6 +2,7 @@
 // overlap GEMMs.
 #include <array>
 
+#include "nn/adapters.h"
 #include "nn/linear_gemms.h"
 
 namespace athanor {
@@ -69,33 +70,32 @@ void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, T
 
 // In a row-parallel layer the sum is rounded before the residual is added: a residual in each rank's partial sum would
 // count once per rank.
-void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual) {
+// Adapters add to the partial sum, too.
+void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual, Buffer* h) {
   if (shared(n, layer) != Shared::by_inputs) {
     LinearGemm gemm = output_gemm(n, layer, y, x);
     if (residual) {
       gemm.op.epilogue = Epilogue::add;
       gemm.op.aux = residual;
     }
-    return run(n.c, gemm);
+    run(n.c, gemm);
+    if (h) *h = run_adapters(n, layer, y, x.data.t);
+    return;
   }
-  if (const int pieces = summed_pieces(n.c, y, x); pieces > 1) return run_in_pieces(n, layer, y, x, residual, pieces);
+  if (const int pieces = summed_pieces(n.c, y, x); pieces > 1 && !h)
+    return run_in_pieces(n, layer, y, x, residual, pieces);
   PartsOfRows parts(n.c, y);
   run(n.c, output_gemm(n, layer, parts.t(), x));
+  if (h) *h = run_adapters(n, layer, parts.t(), x.data.t);
   const CollectiveSubject subject(n.params.spec(layer.w).name);
   parts.add_up(n.c);
   if (residual) n.c.run(Add{.y = y, .a = y, .b = residual});
 }
 
-void run_input_gradient(Net n, const Linear& layer, Tensor dx, const GemmOperand& dy) {
-  if (shared(n, layer) != Shared::by_outputs) return run(n.c, input_gradient_gemm(n, layer, dx, dy));
-  PartsOfRows parts(n.c, dx);
-  run(n.c, input_gradient_gemm(n, layer, parts.t(), dy));
-  const CollectiveSubject subject(n.params.spec(layer.w).name);
-  parts.add_up(n.c);
-}
-
+// A frozen layer has no weight gradient that could overlap.
 bool overlaps_sums(Net n, const Linear& layer) {
-  return n.c.overlaps_sums && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer);
+  return n.c.overlaps_sums && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer) &&
+         !is_frozen(n, layer);
 }
 
 RowsOfAll overlapped_input_rows(Net n, const Linear& layer, const Buffer& own) {
@@ -104,23 +104,29 @@ RowsOfAll overlapped_input_rows(Net n, const Linear& layer, const Buffer& own) {
 }
 
 Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, RowsOfAll rows, GemmOperand x,
-                     RowsOfAll* later) {
+                     RowsOfAll* later, const Tensor& h) {
   Ctx& c = n.c;
   const Buffer dy = rows.take();
   if (rows.coming() > 0) {
     Buffer dx = c.alloc(name, in);
     run(c, input_gradient_gemm(n, layer, dx.t, {.data = dy, .scales = {}, .coming = &rows}));
     (void)run_weight_gradient(n, layer, dy, x);
-    return dx;
-  }
-  if (!overlaps_sums(n, layer)) {
-    const GemmOperand read_dy = run_weight_gradient(n, layer, dy, x);
-    Buffer dx = c.alloc(name, in);
-    x = {};
-    run_input_gradient(n, layer, dx.t, read_dy);
+    if (h) run_adapter_gradients(n, layer, dx.t, dy.t, x.data.t, h);
     return dx;
   }
   const CollectiveSubject subject(n.params.spec(layer.w).name);
+  if (!overlaps_sums(n, layer)) {
+    const GemmOperand read_dy = run_weight_gradient(n, layer, dy, x);
+    Buffer dx = c.alloc(name, in);
+    if (!h) x = {};
+    const bool sums = shared(n, layer) == Shared::by_outputs;
+    PartsOfRows parts = sums ? PartsOfRows(c, dx.t) : PartsOfRows();
+    const Tensor part = sums ? parts.t() : dx.t;
+    run(c, input_gradient_gemm(n, layer, part, read_dy));
+    if (h) run_adapter_gradients(n, layer, part, dy.t, x.data.t, h);
+    if (sums) parts.add_up(c);
+    return dx;
+  }
   Buffer dx = c.alloc(name, in);
   PartsOfRows parts(c, dx.t);
   run(c, input_gradient_gemm(n, layer, parts.t(), {.data = dy, .scales = {}}));

@@ -7,6 +7,7 @@
 namespace athanor {
 
 bool is_frozen(Net n, const Linear& layer) { return n.params.spec(layer.w).frozen; }
+bool reads_input(Net n, const Linear& layer) { return !is_frozen(n, layer) || n.params.adapters(layer.w); }
 bool in_low_precision(Net n, const Linear& layer) { return n.params.spec(layer.w).low_precision; }
 
 Tensor wanted_amax(Net n, const Linear& layer, Matrix matrix) { return LayerQuantization(n, layer).amax(n.c, matrix); }
@@ -69,7 +70,7 @@ bool SavedInput::keeps_quantized(Net n, const Linear& layer, const Var& x) {
 }
 
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const GemmOperand& forward) {
-  if (is_frozen(n, layer) && !n.params.adapters(layer.w)) return;
+  if (!reads_input(n, layer)) return;
   if (keeps_quantized(n, layer, x))
     quantized_ = operand_of_weight_gradient(n, layer, x.keep(), forward);
   else

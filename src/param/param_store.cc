@@ -78,6 +78,16 @@ const Adapters* ParamStore::adapters(Param w) const {
   return found == adapters_.end() ? nullptr : &found->second;
 }
 
+// Columns of y are rows of w, or for [in, out] all columns of w, which then is one tensor of the file.
+void ParamStore::place_parts(Param w, Adapters& adapters) const {
+  const Placement &of_w = placement(w), &of_b = placement(adapters.b);
+  for (size_t i = 0; i < adapters.parts.size(); ++i) {
+    Adapters::Part& part = adapters.parts[i];
+    part.first = spec(w).in_out ? 0 : of_w.slices[part.slice].offset / of_w.shape[1];
+    part.outputs = of_b.slices[i].numel / of_b.shape[1];
+  }
+}
+
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
@@ -91,6 +101,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   for (const ParamSpec& spec : specs_)
     placements_.push_back(place(spec, sharding_.tensor, sharding_.stage,
                                 sharding_.stages.on_one_stage(size_t(spec.unit)), sharding_.experts));
+  for (auto& [id, adapters] : adapters_) place_parts({id}, adapters);
   has_values_ = !training || recipe.separate_params(), split_ = training && recipe.master == DType::i16;
   saved_dtype_ = training && !split_ ? recipe.master : DType::f32;
   align_ = kAlign;

@@ -27,7 +27,8 @@ struct Param {
 // LoRA adapters of a frozen matrix [Hu et al. 2021, "LoRA"]: y += scale x A^T B^T in some columns of y.
 struct Adapters {
   struct Part {
-    int64_t first, outputs;  // columns of y. B's rows are in the order of the parts
+    size_t slice;                    // of the matrix: ParamSpec::slices
+    int64_t first = 0, outputs = 0;  // this rank's columns of y, after plan(). B's rows are in the order of the parts
   };
   Param a = {}, b = {};  // [parts * rank, inputs], [outputs of all parts, rank]
   Param magnitude = {};  // [outputs of all parts], for DoRA: y becomes y magnitude / norm of the adapted weight's row
@@ -349,6 +350,7 @@ class ParamStore {
   std::vector<Range> extents() const;
 
  private:
+  void place_parts(Param w, Adapters&) const;
   static bool is_int8(StoredAs form) { return form == StoredAs::int8 || form == StoredAs::int8_outliers; }
   Tensor view(const Tensor& flat, Param) const;
   Shape stored_shape(int id) const;  // shape of a parameter in the unit's flat buffer

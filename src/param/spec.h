@@ -45,7 +45,7 @@ struct Cut {
 // When tensor-parallel ranks hold a whole parameter but only partial sums of its gradient.
 enum class PartialGradient : uint8_t {
   never,     // GEMMs and look-ups read all rows
-  of_heads,  // each rank uses it for its own heads
+  of_heads,  // each rank uses it for its own heads, or for its own inputs or outputs of a layer
   of_rows    // with sequence parallelism: each rank uses it for its rows of the residual stream
 };
 

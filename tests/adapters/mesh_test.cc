@@ -46,6 +46,41 @@ TEST(AdaptersOfStages, RecomputationChangesNoBit) {
   }
 }
 
+// Meshes of tensor-parallel ranks, with more ranks than key heads, and with stages and context-parallel ranks.
+TEST(AdaptersOfTensorRanks, LossesMatchOneRank) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::dots1, ModelType::athanor})
+    for (const LoraVariant variant : {LoraVariant::lora, LoraVariant::dora}) {
+      ranks::Setting s{.type = type, .lora = 3, .variant = variant, .dropout = 0.2, .eps = 1e-5, .length = 8};
+      s.lr = 1e-2, s.bare_end = type == ModelType::athanor;
+      const ranks::Curve want = ranks::train(s, 4);
+      EXPECT_GT(want.norms.front(), 0);
+      for (const int tensor : {2, 4})
+        for (const bool sequence : {false, true}) {
+          if (type == ModelType::dots1 && !sequence) continue;      // experts need it
+          if (type == ModelType::athanor && tensor == 4) continue;  // value embeddings of two key heads
+          s.tensor = tensor, s.sequence = sequence, s.beside = sequence && tensor == 2;
+          s.stage = tensor == 2 ? 3 : 0, s.shards = tensor == 2 ? 2 : 1;
+          ranks::expect_same(want, ranks::train(s, 4), 1e-5, s.name());
+        }
+    }
+}
+
+TEST(AdaptersOfTensorRanks, SomeTargetsAndOtherOptimizersMatchOneRank) {
+  for (const RuleName rule : {RuleName::adamw, RuleName::muon})
+    for (const auto& targets : {std::vector<std::string>{"k_proj", "v_proj"}, {"q_proj", "up_proj"}, {"o_proj"}}) {
+      ranks::Setting s{.lora = 3, .targets = targets, .lr = 1e-2, .eps = 1e-5, .rule = rule, .length = 8};
+      const ranks::Curve want = ranks::train(s, 4);
+      s.tensor = 4, s.sequence = true, s.recompute = Recompute::Granularity::full;
+      ranks::expect_same(want, ranks::train(s, 4), 1e-5, cat(targets[0], " ", s.name()));
+    }
+}
+
+TEST(AdaptersOfTensorRanks, RecomputationChangesNoBit) {
+  for (const LoraVariant variant : {LoraVariant::lora, LoraVariant::dora})
+    ranks::expect_repetition_and_recomputation_change_no_bit(
+        {.shards = 2, .lora = 3, .variant = variant, .dropout = 0.2, .tensor = 2, .sequence = true, .length = 8});
+}
+
 // Whole runs on ranks that are threads.
 class AdaptedMesh : public AdaptedRun {
  protected:
@@ -105,6 +140,13 @@ TEST_F(AdaptedMesh, RunsOnStagesAreThoseOfOneRank) {
   ASSERT_NO_FATAL_FAILURE(expect_runs_of_one_rank(sizes, "dora", adapted({"lora.variant=dora"}, {})));
   ASSERT_NO_FATAL_FAILURE(
       expect_runs_of_one_rank(sizes, "one_stage", adapted({R"(lora.targets=["layers.0.self_attn.q_proj"])"}, {})));
+}
+
+TEST_F(AdaptedMesh, RunsOnTensorRanksAreThoseOfOneRank) {
+  ASSERT_NO_FATAL_FAILURE(expect_runs_of_one_rank({.tensor = 2}, "tensor", adapted({"lora.dropout=0.2"}, {})));
+  ASSERT_NO_FATAL_FAILURE(expect_runs_of_one_rank({.tensor = 2}, "dora", adapted({"lora.variant=dora"}, {})));
+  ASSERT_NO_FATAL_FAILURE(
+      expect_runs_of_one_rank({.stages = 2, .tensor = 2}, "all", adapted({"lora.alpha=3"}, {})));
 }
 
 }  // namespace

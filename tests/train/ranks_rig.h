@@ -44,7 +44,8 @@ struct Setting {
   int64_t accumulation = 1;
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
-  int64_t lora = 0;  // LoRA rank of adapters on all linear layers
+  int64_t lora = 0;  // LoRA rank of adapters of `targets`
+  std::vector<std::string> targets = {"all-linear"};
   LoraVariant variant = LoraVariant::lora;
   double dropout = 0;   // dropout of the adapters
   bool nf4 = false;     // frozen layers are stored in NF4
@@ -216,6 +217,7 @@ inline EngineOptions options(const Setting& s) {
   o.frozen = s.frozen;
   if (s.teacher) o.teacher = teacher_of(s);
   o.lora.rank = s.lora, o.lora.dropout = s.dropout, o.lora.variant = s.variant;
+  o.lora.targets = s.targets;
   if (s.nf4) o.lora.base = BasePrecision::nf4;
   if (s.srste >= 0)
     o.pruning = PruningOptions{
