@@ -22,8 +22,9 @@ void validate_adapters(const Config& c) {
           c.tensor_parallel_size,
           ", which would cut its blocks; set tensor_parallel_size to 1 and share weights with zero_stage 3 or "
           "pipeline_parallel_size, or set lora.base_precision to none");
-  require(c.context_parallel_size == 1, rank, " is not supported with context_parallel_size ", c.context_parallel_size,
-          "; set it to 1");
+  require(c.lora_dropout == 0 || c.context_parallel_size == 1, "lora.dropout: ", c.lora_dropout,
+          " is not supported with context_parallel_size ", c.context_parallel_size,
+          "; set lora.dropout to 0, or context_parallel_size to 1");
   require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
           " is not supported with averages of the weights (averaging.ema_decay, averaging.tail_start, optimizer "
           "schedule_free_adamw); leave them out");

@@ -276,6 +276,7 @@ TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
   };
   EXPECT_NE(refused({"lora.base_precision=nf4", "tensor_parallel_size=2"}).find("lora.base_precision: nf4"),
             std::string::npos);
+  EXPECT_NE(refused({"lora.dropout=0.1", "context_parallel_size=2"}).find("lora.dropout: 0.1"), std::string::npos);
   for (const auto& [set, key] : {std::pair{"precision=fp8_tensorwise", "precision fp8_tensorwise"},
                                  {"averaging.ema_decay=0.9", "averaging.ema_decay"},
                                  {"init_from=", "init_from"},

@@ -81,6 +81,18 @@ TEST(AdaptersOfTensorRanks, RecomputationChangesNoBit) {
         {.shards = 2, .lora = 3, .variant = variant, .dropout = 0.2, .tensor = 2, .sequence = true, .length = 8});
 }
 
+TEST(AdaptersOfContextRanks, LossesMatchOneRank) {
+  for (const bool ring : {false, true}) {
+    pipeline::Setting s = of_stages(ModelType::qwen2, 1, PipelineSchedule::one_f_one_b);
+    s.of.dropout = 0, s.of.length = 16, s.of.eps = 1e-5;
+    const pipeline::Curve want = pipeline::train(s.alone());
+    s.of.context = 2, s.of.ring = ring, s.of.stage = 1;
+    pipeline::expect_same(want, pipeline::train(s), 1e-5, s.name());
+    s.of.tensor = s.stages = 2, s.of.sequence = ring;
+    pipeline::expect_same(want, pipeline::train(s), 1e-5, s.name());
+  }
+}
+
 // Whole runs on ranks that are threads.
 class AdaptedMesh : public AdaptedRun {
  protected:
@@ -142,11 +154,11 @@ TEST_F(AdaptedMesh, RunsOnStagesAreThoseOfOneRank) {
       expect_runs_of_one_rank(sizes, "one_stage", adapted({R"(lora.targets=["layers.0.self_attn.q_proj"])"}, {})));
 }
 
-TEST_F(AdaptedMesh, RunsOnTensorRanksAreThoseOfOneRank) {
+TEST_F(AdaptedMesh, RunsOnTensorAndContextRanksAreThoseOfOneRank) {
   ASSERT_NO_FATAL_FAILURE(expect_runs_of_one_rank({.tensor = 2}, "tensor", adapted({"lora.dropout=0.2"}, {})));
   ASSERT_NO_FATAL_FAILURE(expect_runs_of_one_rank({.tensor = 2}, "dora", adapted({"lora.variant=dora"}, {})));
   ASSERT_NO_FATAL_FAILURE(
-      expect_runs_of_one_rank({.stages = 2, .tensor = 2}, "all", adapted({"lora.alpha=3"}, {})));
+      expect_runs_of_one_rank({.stages = 2, .context = 2, .tensor = 2}, "all", adapted({"lora.alpha=3"}, {})));
 }
 
 }  // namespace
