@@ -81,9 +81,10 @@ std::vector<Field<Config>> adapter_fields() {
       choice<&Config::lora_variant>(
           "lora.variant", refused,
           "adapter variant: lora; rslora = scaled by alpha / sqrt(rank); dora = also trains a magnitude per output"),
-      choice<&Config::base_precision>("lora.base_precision", refused,
-                                      "storage of the frozen linear layers: none = in the type of precision; nf4 = "
-                                      "4-bit, dequantized for each GEMM (QLoRA)"),
+      choice<&Config::base_precision>(
+          "lora.base_precision", refused,
+          "storage of the frozen linear layers and experts: none = in the type of precision; nf4 = "
+          "4-bit, dequantized for each GEMM (QLoRA)"),
       option(
           "lora.base_double_quant", &Config::base_double_quant, refused,
           "lora.base_precision nf4: quantize the absmax of each block of 64 weights to 8 bits (double quantization)"),

@@ -25,9 +25,9 @@ void validate_adapters(const Config& c) {
   require(c.lora_dropout == 0 || c.context_parallel_size == 1, "lora.dropout: ", c.lora_dropout,
           " is not supported with context_parallel_size ", c.context_parallel_size,
           "; set lora.dropout to 0, or context_parallel_size to 1");
-  require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
-          " is not supported with averages of the weights (averaging.ema_decay, averaging.tail_start, optimizer "
-          "schedule_free_adamw); leave them out");
+  require(!updates_by(c, RuleName::schedule_free_adamw), rank,
+          " is not supported with optimizer schedule_free_adamw; take adamw with averaging.ema_decay or "
+          "averaging.tail_start");
   require(c.qk_clip_threshold == 0, rank, " is not supported with qk_clip_threshold ", c.qk_clip_threshold,
           ": it scales the frozen weights of queries and keys; set it to 0");
   require(c.mup_base_width == 0, rank, " is not supported with mup_base_width ", c.mup_base_width,

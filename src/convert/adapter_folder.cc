@@ -166,9 +166,13 @@ std::vector<std::string> AdapterFolder::tensor_names(const std::string& module) 
 
 bool AdapterFolder::adapts(const std::string& module) const { return std::ranges::binary_search(modules_, module); }
 
+std::string AdapterFolder::stored_name(const std::string& name) const {
+  return averages_ ? cat(kEmaState, ".", name) : name;
+}
+
 AdapterFolder::Stored AdapterFolder::stored(const std::string& name) const {
   if (checkpoint_) {
-    const CheckpointReader::Info& info = checkpoint_->at(name);
+    const CheckpointReader::Info& info = checkpoint_->at(stored_name(name));
     return {info.dtype, info.shape};
   }
   const TensorEntry& entry = *files_->at(kPeftPrefix + name).entry;
@@ -189,7 +193,7 @@ std::vector<float> AdapterFolder::read(const std::string& name) const {
   const Stored has = stored(name);
   std::vector<std::byte> bytes(size_t(has.shape.numel()) * size_of(has.dtype));
   if (checkpoint_) {
-    checkpoint_->read(name, bytes);
+    checkpoint_->read(stored_name(name), bytes);
   } else {
     const auto [file, entry] = files_->at(kPeftPrefix + name);
     file->read(*entry, bytes);

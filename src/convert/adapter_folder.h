@@ -39,8 +39,10 @@ class AdapterFolder {
   bool adapts(const std::string& module) const;
   std::vector<std::string> tensor_names(const std::string& module) const;  // names of the module's adapter tensors
   Shape shape_of(const std::string& name) const { return stored(name).shape; }
-  void require_shape(const std::string& name, const Shape& shape) const;  // throws Error naming both if different
-  std::vector<float> read(const std::string& name) const;                 // throws Error for NaN and infinite values
+  void require_shape(const std::string& name, const Shape& shape) const;    // throws Error naming both if different
+  std::vector<float> read(const std::string& name) const;                   // throws Error for NaN and infinite values
+  const CheckpointReader* checkpoint() const { return checkpoint_.get(); }  // null for PEFT's format
+  void use_averages() { averages_ = true; }  // reads a checkpoint's averages of the adapters instead of the adapters
 
  private:
   struct Stored {
@@ -49,6 +51,7 @@ class AdapterFolder {
   };
   void read_peft_config();
   void find_modules();
+  std::string stored_name(const std::string& name) const;
   Stored stored(const std::string& name) const;
 
   std::string path_;
@@ -56,6 +59,7 @@ class AdapterFolder {
   std::unique_ptr<CheckpointReader> checkpoint_;  // set for a checkpoint; files_ for PEFT's format
   std::unique_ptr<WeightFiles> files_;
   std::vector<std::string> modules_;
+  bool averages_ = false;
 };
 
 }  // namespace athanor

@@ -106,6 +106,7 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links,
     open_folder();
   }
   if (averages_) averages_ = find_averages();
+  if (averages_ && adapter_) adapter_->use_averages();
   check_weights(!model.elsewhere);
   if (checkpoint_) find_two_of_four();
 }

@@ -19,7 +19,8 @@ bool ModelFolder::find_averages() const {
     return tensor.first.starts_with(cat(kEmaState, ".")) ||
            tensor.first.starts_with(cat(kAverageMinusWeightState, "."));
   };
-  if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
+  const CheckpointReader* saved = adapter_ ? adapter_->checkpoint() : checkpoint_.get();
+  if (!saved || std::ranges::none_of(saved->tensors(), is_average))
     throw Error(cat(path_,
                     ": holds no averages of the weights; expected a checkpoint of a run with averaging.ema_decay or "
                     "averaging.tail_start above 0"),

@@ -192,6 +192,30 @@ TEST_F(AdapterRun, CheckpointHoldsTheMergedModel) {
   EXPECT_NEAR(got, want, 1e-6 * want);
 }
 
+// The run evaluates the averages, which --average reads from its checkpoints.
+TEST_F(AdapterRun, AveragesOfAdaptersAreReadAsTheMergedModel) {
+  for (const char* average : {"averaging.ema_decay=0.7", "averaging.tail_start=2"}) {
+    const std::string name = cat("run_", average), merged = path(cat("merged_", average));
+    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(name, lora({average, "averaging.eval_weights=average"})));
+    const std::string folder = path("whole_" + name);
+    write_hf_folder(ModelFolder(folder, true), merged, {.dtype = DType::f32});
+    ASSERT_EQ(run(config("again_" + name, {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                           "eval_interval=1", "init_from=" + merged})),
+              Exit::done);
+    const double want = history("whole_" + name).evals.back().loss;
+    EXPECT_NEAR(history("again_" + name).evals.back().loss, want, 1e-6 * want) << average;
+    write_peft_folder(ModelFolder(folder, true), path("peft_" + name), {});
+    write_hf_folder(ModelFolder(path("peft_" + name)), merged + "_peft", {.dtype = DType::f32});
+    EXPECT_EQ(read_file(merged + "_peft/model.safetensors", 1 << 24),
+              read_file(merged + "/model.safetensors", 1 << 24));
+    write_hf_folder(ModelFolder(folder), merged + "_current", {.dtype = DType::f32});
+    EXPECT_NE(read_file(merged + "_current/model.safetensors", 1 << 24),
+              read_file(merged + "/model.safetensors", 1 << 24));
+  }
+  ASSERT_EQ(run(config("none", lora())), Exit::done);
+  EXPECT_ERROR(ModelFolder(path("none"), true), "holds no averages of the weights");
+}
+
 TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
   ASSERT_EQ(run(config("run", lora({R"(lora.targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
   const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
@@ -276,9 +300,10 @@ TEST_F(AdapterRun, UnsupportedOptionsAreRefusedByName) {
   };
   EXPECT_NE(refused({"lora.base_precision=nf4", "tensor_parallel_size=2"}).find("lora.base_precision: nf4"),
             std::string::npos);
+  EXPECT_NE(refused({"optimizer=schedule_free_adamw", "schedule.lr_decay_style=constant"}).find("lora.rank: 3"),
+            std::string::npos);
   EXPECT_NE(refused({"lora.dropout=0.1", "context_parallel_size=2"}).find("lora.dropout: 0.1"), std::string::npos);
   for (const auto& [set, key] : {std::pair{"precision=fp8_tensorwise", "precision fp8_tensorwise"},
-                                 {"averaging.ema_decay=0.9", "averaging.ema_decay"},
                                  {"init_from=", "init_from"},
                                  {"lora.targets=[]", "lora.targets"},
                                  {R"(lora.targets=["qproj"])", "qproj"}}) {
