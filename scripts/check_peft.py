@@ -23,14 +23,16 @@ def logits_of(model, tokens):
 
 def main():
     base_path, adapter, merged_path, out = sys.argv[1:]
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    base = load(base_path, dtype=torch.float32)
+    def load(path):  # grouped GEMMs need sizes that tiny mixtures lack
+        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, experts_implementation="eager")
+
+    base = load(base_path)
     tokens = torch.arange(24).reshape(2, 12) % base.config.vocab_size
     before = logits_of(base, tokens)
     model = peft.PeftModel.from_pretrained(base, adapter)
     with_adapter = logits_of(model, tokens)
     model.save_pretrained(out)
-    merged = logits_of(load(merged_path, dtype=torch.float32), tokens)
+    merged = logits_of(load(merged_path), tokens)
     by_peft = logits_of(model.merge_and_unload(), tokens)
     scale = with_adapter.abs().max()
     moved = (with_adapter - before).abs().max() / scale

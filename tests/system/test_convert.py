@@ -233,7 +233,8 @@ class PeftTest(SystemTest):
     def test_logits_match_peft(self):
         if not python_has("torch", "transformers", "peft"):
             self.skipTest(f"{PYTHON} has no torch, transformers and peft (set ATHANOR_PYTHON)")
-        for model, variant in (("gpt2", "lora"), ("llama", "rslora"), ("qwen2", "lora"), ("gpt2", "dora"), ("qwen2", "dora")):
+        for model, variant in (("gpt2", "lora"), ("llama", "rslora"), ("qwen2", "lora"), ("gpt2", "dora"), ("qwen2", "dora"),
+                               ("mixtral", "lora"), ("qwen3_moe", "dora")):
             base, name = GOLDEN / model, f"{model}-{variant}"
             run = f"{name}-run"
             vocab = json.loads((base / "config.json").read_text())["vocab_size"]
