@@ -366,7 +366,7 @@ void ParamStore::release(int u) {
 void ParamStore::begin_gradients(Ctx& c, int u) {
   for (int each = u; each >= 0; each = units_[size_t(each)]->next_together) {
     Unit& unit = *units_[size_t(each)];
-    if (unit.frozen) continue;
+    if (unit.frozen || !here(size_t(each))) continue;
     if (unit.home != Mem::device && !sharded()) {
       start_gradients_of(c, unit, true);
       c.wait(std::move(unit.grad_comes));
@@ -383,7 +383,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 void ParamStore::end_gradients(Ctx& c, int u) {
   const bool last = --c.tape->uses[u] == 0;
   for (int each = u; each >= 0; each = units_[size_t(each)]->next_together)
-    if (!units_[size_t(each)]->frozen) end_gradients_of(c, *units_[size_t(each)], last);
+    if (!units_[size_t(each)]->frozen && here(size_t(each))) end_gradients_of(c, *units_[size_t(each)], last);
 }
 
 void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {

@@ -36,6 +36,30 @@ TEST(AdaptersOfStages, EveryScheduleMatchesOneRank) {
     }
 }
 
+// The first stage alone has the adapters of a layer next to the table that the last one has, too.
+TEST(AdaptersOfStages, LayersNextToATiedTableMatchOneRank) {
+  std::vector<double> losses[2];
+  for (const int stages : {1, 2})
+    run_ranks(stages, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {.stages = stages});
+      pipeline::Setting s = of_stages(ModelType::llama, stages, PipelineSchedule::one_f_one_b);
+      s.of.tied = true;
+      ModelConfig model = pipeline::model_of(s);
+      model.model_type = ModelType::athanor, model.smear_channels = 8;
+      Engine engine(model, pipeline::options_of(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      std::vector<double> mine;
+      for (int64_t step = 0; step < 3; ++step) {
+        ranks::accumulate(engine, step);
+        mine.push_back(engine.finish_step().loss);
+      }
+      if (mesh.world().rank() == 0) losses[stages - 1] = mine;
+    });
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[0].at(i), losses[1].at(i), 1e-5 * losses[0].at(i));
+}
+
 TEST(AdaptersOfStages, RecomputationChangesNoBit) {
   pipeline::Setting s = of_stages(ModelType::llama, 4, PipelineSchedule::one_f_one_b);
   s.of.variant = LoraVariant::dora;
