@@ -42,7 +42,9 @@ Linear head_layer(const ParamStore& params, Param w, Param b) {
 
 // Computes rows [lo, hi) of the teacher's logits, for all tokens or for this rank's part of the vocabulary. Every rank
 // has the teacher's whole head.
-Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, const VocabPart& part) {
+Buffer teacher_logits(Ctx& run_of_student, const Teacher& teacher, int64_t lo, int64_t hi, const VocabPart& part) {
+  Ctx c = run_of_student;
+  c.quantization = {};  // the student's: it is indexed by parameters of the student
   const Net n{c, teacher.params};
   const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
   Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, part ? part.count : outputs_of(n, layer)});

@@ -72,6 +72,18 @@ TEST(Distillation, TeacherMayHaveSmearAlone) {
   expect_same_teaching(want, train(s), s);
 }
 
+TEST(Distillation, TeacherDoesNotReadTheStudentsQuantizedWeights) {
+  for (const char* precision : {"fp8_tensorwise", "nvfp4"}) {
+    Setting s{.type = ModelType::llama, .precision = precision, .hidden = 32, .intermediate = 32};
+    s.teacher = true, s.high_head = false, s.keep_quantized = false;
+    const Curve want = train(s);
+    s.keep_quantized = true;
+    const Curve got = train(s);
+    EXPECT_EQ(got.losses, want.losses) << precision;
+    EXPECT_EQ(got.distilled, want.distilled) << precision;
+  }
+}
+
 TEST(Distillation, LossOfCachedLogitsDoesNotDependOnRanks) {
   Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
   const Curve want = train(one);
