@@ -383,8 +383,9 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
               "), so that micro-batches of ", engine->options().micro_batch_size,
               " sequences fit in memory; results are bit-identical");
   report_offload(c, *engine);
-  if (const std::string why = why_no_8bit_moments(engine->options().optimizer, engine->model().params());
-      training && !why.empty())
+  if (const std::string why =
+          training ? why_no_8bit_moments(engine->options().optimizer, engine->model().params()) : "";
+      !why.empty())
     log::warn(why);
   if (!engine->low_precision().empty())
     log::info(engine->low_precision(), "; ",

@@ -246,6 +246,16 @@ TEST(MakeEngine, RefusesAnOffloadWithoutEffect) {
 }
 
 // A GPU that other programs use, too.
+// A run of adapters is evaluated as the merged model, which has no adapters that a group could match.
+TEST(MakeEngine, EvaluationsIgnoreParameterGroups) {
+  const Config adapted = config({"init_from=base", "lora.rank=4", "micro_batch_size=1",
+                                 R"(param_groups=[{"match": "*lora_B*", "lr_factor": 16}])"});
+  EXPECT_GT(Plan(adapted).bytes(), 0);
+  const CpuBackend cpu = make_cpu({.threads = 1});
+  ProcessMesh mesh(make_single(*cpu.device), {});
+  EXPECT_FALSE(make_engine(adapted, {*cpu.device, *cpu.ops, mesh}, false)->options().training);
+}
+
 struct SharedGpu final : Device {
   size_t own = 0, used = 0;
   std::string description() const override { return "shared"; }
