@@ -4,6 +4,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "model/adapters.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -38,6 +39,7 @@ void add_config(Cli& cli) {
     cli.action = [args] {
       const Config config = load_config_logged(args->config, args->overrides);
       const auto model = make_model(config.model);
+      if (config.lora_rank > 0) add_adapters(*model, engine_options(config, true).lora);
       for (const std::string& line : describe_groups(optimizer_options(config), model->params())) log::info(line);
       std::fputs(dump_resolved(config).c_str(), stdout);
       return Exit::done;

@@ -157,11 +157,13 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
   for (int g = -1; g < int(options.groups.size()); ++g) {
     std::vector<std::pair<std::string, int>> names;  // in model order
     int64_t elements = 0, quantized = 0;
+    const bool frozen = g >= 0 && options.groups[size_t(g)].frozen;
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (groups[i] != g) continue;
+      const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
+      if (groups[i] != g || !(spec.trainable || frozen)) continue;
       const HfSlice& slice = *pieces[i].slice;
       elements += slice.shape.numel();
-      const RuleOptions own = rule_of(options, g, params.specs()[size_t(pieces[i].param)], slice);
+      const RuleOptions own = rule_of(options, g, spec, slice);
       if (has_8bit_moments(own.rule)) quantized += slice.shape.numel();
       const std::string name = without_numbers(pieces[i].slice->name);
       const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
@@ -173,7 +175,6 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
     if (names.empty()) continue;
     const RuleOptions rule = rule_options(options, g);
     std::string line = g < 0 ? "no group" : cat("param_groups[", g, "]");
-    const bool frozen = g >= 0 && options.groups[size_t(g)].frozen;
     if (frozen)
       line += ": frozen";
     else

@@ -77,7 +77,8 @@ RuleOptions rule_options(const OptimizerOptions&, int group);
 // Returns the rule of a weight: its group's, or adamw for a weight that cannot have 8-bit moments. `slice`: part of
 // parameter `spec`.
 RuleOptions rule_of(const OptimizerOptions&, int group, const ParamSpec& spec, const HfSlice& slice);
-// Returns one line per group that has weights: their names, with * for layer indices, and their update rule.
+// Returns one line per group that has weights, except those that adapters leave constant: their names, with * for layer
+// indices, and their update rule.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);
 // Explains why no weight has 8-bit moments although the optimizer supports them; empty otherwise.
 std::string why_no_8bit_moments(const OptimizerOptions&, ParamStore&);

@@ -163,6 +163,16 @@ class OverrideTest(SystemTest):
         again.write_text(done.out)
         self.assertEqual(json.loads(self.run_program("config", "validate", again).out), resolved)
 
+    def test_validate_prints_the_groups_of_adapters(self):
+        config = self.make_config(init_from="base", lora={"rank": 4},
+                                  param_groups=[{"match": "*lora_B*", "lr_factor": 16}])
+        done = self.run_program("config", "validate", config)
+        groups = [line for line in done.err.splitlines() if " parameters: " in line]
+        self.assertEqual(len(groups), 2, done.err)
+        for line, matrix in zip(groups, ("lora_A", "lora_B")):
+            self.assertIn(f"attn.c_proj.{matrix}.weight (2)", line)
+            self.assertNotIn("attn.c_proj.weight", line)
+
 
 if __name__ == "__main__":
     unittest.main()
