@@ -18,6 +18,7 @@
 #include "convert/end_tokens.h"
 #include "convert/hf_folder.h"
 #include "data/json_line.h"
+#include "data/text_encoding.h"
 #include "infer/continue_texts.h"
 #include "tokenizer/load.h"
 #include "train/setup.h"
@@ -48,7 +49,8 @@ std::string prompt_of(std::string_view json_line) {
 // contain newlines.
 std::vector<std::string> read_prompts(const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // may be a pipe
+  std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // may be a pipe
+  drop_byte_order_mark(text, path);
   std::vector<std::string> prompts;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {

@@ -109,6 +109,9 @@ class SampleTest(TrainedTest):
         self.assertEqual([x["tokens"] for x in lines], [12, 12])
         again = [json.loads(x) for x in self.run_program(*common, "--prompts", "prompts.jsonl").out.splitlines()]
         self.assertEqual(again, lines)
+        (self.maker.folder / "marked.txt").write_text("The quick\nbrown fox\n", encoding="utf-8-sig")
+        marked = self.run_program(*common, "--prompts", "marked.txt")
+        self.assertEqual([json.loads(x) for x in marked.out.splitlines()], lines, "a byte order mark is no text")
         # Each of them is what it is alone, with its own seed.
         alone = self.run_program("sample", "--checkpoint", "run", "--max-tokens", "12", "--threads", "1", "--seed", "5",
                                  "--json", "--prompt", "brown fox")
