@@ -413,12 +413,15 @@ double attention_factor(const RopeScaling& r) {
 int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts); }
 int64_t active_parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts_per_tok); }
 
-std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization) {
-  Json out = Json::object(), architectures = Json::array();
+std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization,
+                           std::span<const int32_t> ends) {
+  Json out = Json::object(), architectures = Json::array(), all_ends = Json::array();
+  for (const int32_t id : ends) all_ends.items.push_back(Json::of(int64_t{id}));
   architectures.items.push_back(Json::of(architecture(m.model_type)));
   if (m.model_type == ModelType::athanor) {  // only this program reads the family: write its own options
     out = write_model(m);
     out.set("architectures", std::move(architectures));
+    if (ends.size() > 1) out.set("eos_token_id", std::move(all_ends));
     out.set("torch_dtype", Json::of(torch_dtype));
     out.set("dtype", Json::of(torch_dtype));
     return to_pretty(out);
@@ -438,7 +441,7 @@ std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const 
   out.set("initializer_range", Json::of(m.initializer_range));
   out.set("tie_word_embeddings", Json::of(m.tie_word_embeddings));
   out.set("bos_token_id", optional_id(m.bos_token_id));
-  out.set("eos_token_id", optional_id(m.eos_token_id));
+  out.set("eos_token_id", ends.size() > 1 ? std::move(all_ends) : optional_id(m.eos_token_id));
   out.set("torch_dtype", Json::of(torch_dtype));  // transformers 4
   out.set("dtype", Json::of(torch_dtype));        // transformers 5
   if (!quantization.empty()) out.set("quantization_config", parse_json(quantization, "quantization_config"));

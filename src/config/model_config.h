@@ -2,6 +2,7 @@
 // Plain data plus parameter counting and config.json export; JSON reading is in config.cc, the layers are in model/.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -168,7 +169,8 @@ int64_t active_parameter_count(const ModelConfig&);
 std::string image_processor_json(const ModelConfig&);
 
 // A config.json that transformers 4 and 5 can open. torch_dtype: "float32", "bfloat16" or "float16".
-// quantization: JSON object for "quantization_config"; empty: none.
-std::string hf_config_json(const ModelConfig&, const char* torch_dtype, const std::string& quantization = "");
+// quantization: JSON object for "quantization_config"; empty: none. ends: tokens that end a text, if several.
+std::string hf_config_json(const ModelConfig&, const char* torch_dtype, const std::string& quantization = "",
+                           std::span<const int32_t> ends = {});
 
 }  // namespace athanor

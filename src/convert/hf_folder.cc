@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "config/config.h"
+#include "convert/end_tokens.h"
 #include "convert/floats.h"
 #include "convert/folder_links.h"
 #include "convert/new_folder.h"
@@ -226,8 +227,8 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   }
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
   // config.json has only one dtype: that of the token embedding.
-  writer.text("config.json",
-              hf_config_json(model.config(), torch_name(tensors.front().dtype), quantization_config(model, options)));
+  writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
+                                            quantization_config(model, options), config_end_tokens(model)));
   if (reads_images(model.config()))
     writer.text("preprocessor_config.json", image_processor_json(model.config()));
   else

@@ -85,6 +85,8 @@ TEST_F(HfFolder, EndTokensAreAllThatTheFolderLists) {
   text.replace(text.find(key), key.size(), "\"eos_token_id\": [7, 3]");
   spill(folder + "/config.json", text);
   EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
+  write_hf_folder(ModelFolder(folder), at("out"), {});
+  EXPECT_EQ(end_tokens(ModelFolder(at("out"))), (std::vector<int32_t>{7, 3})) << "import and export keep all";
   spill(settings, "{\"eos_token_id\": null}");
   EXPECT_EQ(ends(), (std::vector<int32_t>{7, 3}));
   spill(settings, "{\"eos_token_id\": 5}");
