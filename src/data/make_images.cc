@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "data/document_stream.h"
 #include "data/glob.h"
@@ -134,6 +135,7 @@ class MakeImages {
     require_new_outputs();
     counts_.assign(classes_.size(), {0, 0});
     make_dirs(parent_dir(options_.output_prefix));
+    require_space();
     convert_all();
     publish();
     warn_about_classes();
@@ -212,6 +214,18 @@ class MakeImages {
     if (!bound() && ::lstat(classes_path().c_str(), &status) == 0) existing.push_back(classes_path());
     if (!existing.empty() && !options_.overwrite)
       refuse(existing.front(), " exists already: choose another output prefix, or give --overwrite");
+  }
+
+  // Damaged images that are left out need no space.
+  void require_space() const {
+    if (options_.skip_bad) return;
+    const int64_t needed = source_.images * conversion_.format.record_bytes();
+    const std::optional<int64_t> free = free_bytes(parent_dir(options_.output_prefix));
+    if (free && *free < needed)
+      throw Error(cat(options_.output_prefix, ": ", source_.images, " images of ", conversion_.format.height, " x ",
+                      conversion_.format.width, " pixels need ", format_bytes(uint64_t(needed)), ", but only ",
+                      format_bytes(uint64_t(*free)), " are free; give a smaller --size, or another --output-prefix"),
+                  Exit::usage);
   }
 
   void convert_all() {

@@ -269,6 +269,14 @@ TEST(MakeImages, RefusesDamagedIdxFiles) {
   refused(idx({0, 1, 1}, ""), {images, "no images"});
 }
 
+TEST(MakeImages, RefusesImagesThatDoNotFitOnTheDisk) {
+  const TempDir dir;
+  MakeImagesOptions o = options_for(dir, {write_idx(dir, 60000)});
+  o.size = 16384;  // 60,000 images of 256 MiB: 15 TiB
+  EXPECT_ERROR(make_images(o), o.output_prefix, "60000 images of 16384 x 16384 pixels need 14.6 TiB", "are free",
+               "--size");
+}
+
 TEST(MakeImages, ReadsGzippedIdxFiles) {
   TempDir dir;
   const std::string images = write_idx(dir, 7), labels = dir / "x-labels-idx1-ubyte";
