@@ -41,8 +41,6 @@ std::string host_name() {
 
 std::string process_mark() { return cat(getpid(), "-", mark_of_host()); }
 
-bool is_process_mark(std::string_view text) { return parse(text).has_value(); }
-
 bool is_of_ended_process(std::string_view text) {
   const auto mark = parse(text);
   return mark && mark->host == mark_of_host() && kill(mark->pid, 0) != 0 && errno == ESRCH;

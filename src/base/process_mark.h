@@ -11,8 +11,8 @@ std::string host_name();  // name of this machine
 // The process number and, as 8 hexadecimal digits, the checksum of the host's name.
 std::string process_mark();
 
-bool is_process_mark(std::string_view text);
-// True if the process was one of this host and has ended; false for processes of other hosts, which may run.
+// True if the process was one of this host and has ended; false for processes of other hosts, which may run, and for
+// texts that are no marks.
 bool is_of_ended_process(std::string_view mark);
 
 }  // namespace athanor
