@@ -217,13 +217,6 @@ Sample Dataset::at(int64_t index, int64_t window) const {
   return {index, 0, window, shard, (window - source.first_window[size_t(shard)]) * step};
 }
 
-void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const {
-  CHECK(int64_t(tokens.size()) == seq_length_ + 1, "window of ", tokens.size(), " tokens, expected ", seq_length_ + 1);
-  const Sample at = locate(order, n);
-  CHECK(at.shard >= 0, "a window of a packed source");
-  sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
-}
-
 int64_t Dataset::window_number(const Sample& at) const {
   CHECK(at.shard >= 0, "a window of a packed source");
   int64_t before = 0;

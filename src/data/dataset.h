@@ -63,8 +63,6 @@ class Dataset {
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;
-  // tokens: [T + 1]; the first T are the inputs, the last T the targets.
-  void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
   Sample at(int64_t source, int64_t window) const;  // a sample of the first epoch
   // Index of a sample's window over all sources; the same in every epoch. Not for packed sources.
   int64_t window_number(const Sample&) const;

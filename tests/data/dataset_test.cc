@@ -30,8 +30,9 @@ struct DatasetTest : ::testing::Test {
 };
 
 std::vector<int32_t> window(const Dataset& data, const SampleOrder& order, int64_t n) {
-  std::vector<int32_t> tokens(size_t(data.seq_length() + 1));
-  data.read(order, n, tokens);
+  std::vector<int32_t> tokens(size_t(data.seq_length())), targets(tokens.size());
+  data.read_row(data.locate(order, n), data.whole_rows(), {.tokens = tokens, .targets = targets});
+  tokens.push_back(targets.back());
   return tokens;
 }
 
@@ -154,8 +155,8 @@ TEST_F(DatasetTest, SamplesFarBeyondTheFirstEpochAreReadable) {
 
 TEST_F(DatasetTest, WrongWindowSizesAreErrors) {
   const Dataset data = open_a();
-  std::vector<int32_t> tokens(kT);
-  EXPECT_THROW(data.read({}, 0, tokens), Error);
+  std::vector<int32_t> tokens(kT + 1), targets(kT + 1);
+  EXPECT_THROW(data.read_row(data.locate({}, 0), data.whole_rows(), {.tokens = tokens, .targets = targets}), Error);
   EXPECT_THROW(data.locate({}, -1), Error);
 }
 

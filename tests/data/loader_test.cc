@@ -26,12 +26,13 @@ struct LoaderTest : ::testing::Test {
     data = std::make_unique<Dataset>(Dataset::open({{dir / "a.bin", 3}, {dir / "b.bin", 1}}, kT, 0));
   }
   void expect_row(const HostBatch& batch, int64_t row, const SampleOrder& order) const {
-    std::vector<int32_t> window(kT + 1);
-    data->read(order, batch.first_sample + row, window);
-    ASSERT_EQ(batch.sources[size_t(row)], data->locate(order, batch.first_sample + row).source);
+    std::vector<int32_t> tokens(kT), targets(kT);
+    const Sample sample = data->locate(order, batch.first_sample + row);
+    data->read_row(sample, data->whole_rows(), {.tokens = tokens, .targets = targets});
+    ASSERT_EQ(batch.sources[size_t(row)], sample.source);
     for (int64_t t = 0; t < kT; ++t) {
-      ASSERT_EQ(batch.tokens[size_t(row * kT + t)], window[size_t(t)]);
-      ASSERT_EQ(batch.targets[size_t(row * kT + t)], window[size_t(t) + 1]);
+      ASSERT_EQ(batch.tokens[size_t(row * kT + t)], tokens[size_t(t)]);
+      ASSERT_EQ(batch.targets[size_t(row * kT + t)], targets[size_t(t)]);
     }
   }
 };
