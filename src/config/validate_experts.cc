@@ -17,6 +17,11 @@ void validate_router(const Config& c) {
       ") for the same tokens; set sequence_parallel to true, which gives each rank tokens of its own, or set it to 1");
   require(c.mup_base_width == 0, "mup_base_width: there are no rules for routers, and model.num_experts is ",
           m.num_experts, "; set it to 0");
+  require(
+      c.deterministic_reduction != DeterministicReduction::rank_invariant ||
+          c.aux_loss_scope != AuxLossScope::global_batch || m.router_aux_loss_coef == 0,
+      "moe.aux_loss_scope: global_batch counts choices in the micro-batches so far, of which other numbers of ranks "
+      "have more or fewer; set it to sequence or micro_batch, or deterministic_reduction to fixed_order");
 }
 
 void validate_expert_parallel(const Config& c) {

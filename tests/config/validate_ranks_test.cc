@@ -127,6 +127,16 @@ TEST(Validate, OptionsUnsupportedWithExpertsAreNamed) {
   EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true"}), "");
   EXPECT_EQ(with({"precision=fp8_tensorwise"}), "");
   expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
+  const std::vector<std::string> invariant = {"deterministic_reduction=rank_invariant", "micro_batch_size=1",
+                                              "global_batch_size=8"};
+  const auto balanced = [&](const char* scope, const char* coefficient) {
+    std::vector<std::string> all = invariant;
+    all.insert(all.end(), {cat("moe.aux_loss_scope=", scope), cat("model.router_aux_loss_coef=", coefficient)});
+    return with(all);
+  };
+  EXPECT_EQ(balanced("micro_batch", "0.1"), "");
+  EXPECT_EQ(balanced("global_batch", "0"), "");
+  expect_parts(balanced("global_batch", "0.1"), {"moe.aux_loss_scope: global_batch", "micro_batch", "fixed_order"});
   EXPECT_EQ(with({"context_parallel_size=2"}), "");
   EXPECT_EQ(with({"moe_expert_capacity_factor=1.25", "context_parallel_size=2", "seq_length=16"}), "");
   expect_parts(error_with({"moe.expert_capacity_factor=1"}),
