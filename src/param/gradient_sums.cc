@@ -56,11 +56,12 @@ void ParamStore::reduce_gradients(Ctx& c) {
   add_tied_gradients(c);
 }
 
-// Clears the padding of packed gradients: rounding after a Hadamard transform gives padding next to a parameter a
-// nonzero gradient, and an update would then change the padding.
+// Clears the padding of packed gradients: rounding after a Hadamard transform gives padding next to a parameter, or
+// next to the tokens of a vocabulary in it, a nonzero gradient, and an update would then change the padding.
 void ParamStore::clear_padding(Ctx& c, const Unit& unit) {
   for (const int id : unit.params) {
-    const int64_t end = offsets_[size_t(id)] + placements_[size_t(id)].shape.numel();
+    const Placement::Slice& last = placements_[size_t(id)].slices.back();
+    const int64_t end = offsets_[size_t(id)] + last.offset + last.numel;
     const Range padding = unit.owned(end, round_up(end, kRotated));
     if (padding.begin < padding.end) c.run(Fill{.x = unit.part(unit.grad, padding)});
   }

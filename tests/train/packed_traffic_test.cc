@@ -77,6 +77,15 @@ TEST(PackedTraffic, ResumesBitExactly) {
   expect_exact_resume(packed(2, 2, 2, {.gradients = true, .weights = true}), {3}, 5);
 }
 
+// LAMB's norms include the rows of the padded vocabulary, which are not saved: they stay 0.
+TEST(PackedTraffic, PaddingOfAVocabularyStaysZero) {
+  for (const int stage : {1, 2}) {
+    Setting s = packed(1, 2, stage, {.gradients = true});
+    s.rule = RuleName::lamb, s.vocab = 41, s.hidden = 20;  // 41 * 20 elements: no multiple of a rotated group
+    expect_exact_resume(s, {3}, 5);
+  }
+}
+
 // dots1 has the biases of its routers as buffers, for which no weights are sent.
 TEST(PackedTraffic, ModelsWithBuffersAreSavedAndResumeBitExactly) {
   for (const int shards : {1, 2}) {
