@@ -234,6 +234,21 @@ TEST(DelayedScaling, ResumesBitExactlyOnAnyRanks) {
   EXPECT_NE(histories(at("other", 3)), want);
 }
 
+// A tensor-parallel rank has 24 of the 48 inputs of the last layer of a block, which is then in bf16.
+TEST(DelayedScaling, LayersWithoutAHistoryResumeOnOtherRanks) {
+  const testing::TempDir dir;
+  ranks::Setting one{.precision = "fp8_delayed", .hidden = 32, .intermediate = 48};
+  ranks::Setting two = one;
+  two.tensor = 2;
+  ranks::run_part(two, "", 0, 3, dir / "two");
+  ranks::run_part(one, "", 0, 3, dir / "one");
+  const std::string of_two = cat(dir / "two", "/", step_folder(3)), of_one = cat(dir / "one", "/", step_folder(3));
+  EXPECT_LT(histories(of_two).size(), histories(of_one).size());
+  const double want = ranks::run_part(one, of_one, 3, 5, dir / "same").back();
+  EXPECT_NEAR(ranks::run_part(one, of_two, 3, 5, dir / "fewer").back(), want, 0.01 * want);
+  EXPECT_NEAR(ranks::run_part(two, of_one, 3, 5, dir / "more").back(), want, 0.01 * want);
+}
+
 EngineOptions options(int64_t history) {
   EngineOptions o = ranks::options(setting(1));
   o.recipe.delayed.history = history;
