@@ -149,6 +149,7 @@ std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run)
   load_weights(engine, backend.device, folder);
   const HostBatch& batch = loader.next();
   set_documents(engine, batch);
+  engine.set_pixels(batch.pixels);
   return activation_sizes(engine, backend, batch.tokens, batch.targets);
 }
 
