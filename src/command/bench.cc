@@ -235,7 +235,10 @@ Exit bench_data(const BenchArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_training_data(config);
   const int64_t rows = std::max<int64_t>(1, config.micro_batch_size);
-  Loader loader(data, {.order = {.seed = uint64_t(config.seed)}, .rows = rows});
+  Loader loader(data, {.order = {.seed = uint64_t(config.seed)},
+                       .rows = rows,
+                       .packing = packing_options(config, data),
+                       .augmentation = augmentation(config)});
   const auto begin = Clock::now();
   int64_t tokens = 0;
   while (seconds_since(begin) < 2.0) {

@@ -90,6 +90,15 @@ class ShippedConfigTest(SystemTest):
         self.assertEqual([r["accuracy"] for r in self.records() if r["event"] == "eval"], [1.0])
         found = json.loads(self.run_program("eval", "run", "--json").out)
         self.assertEqual((found["accuracy"], found["images"]), (1.0, 40))
+        self.assertIn("tokens/s", self.run_program("bench", "data", path, *sets).out)
+        sizes = []  # of activations of the same weights on other images
+        for split in ("train", "val"):
+            self.run_program("sweep", path, *sets[2:], "--set", f"train_data={prefix}_{split}_*.bin", "--widths", "32,64",
+                             "--set", "learning_rate=1e-30", "--coordinate-check", "--steps", "1", "--limit", "1e9",
+                             "-o", f"sweep-{split}")
+            text = (self.folder / f"sweep-{split}" / "coordinates.json").read_text()
+            sizes.append(text.replace(f"_{split}_*.bin", ""))
+        self.assertNotEqual(*sizes)
         self.run_program("export", "run", "out")
         self.assertEqual(json.loads((self.folder / "out" / "config.json").read_text())["image_size"], 28)
         self.assertEqual(json.loads((self.folder / "out" / "preprocessor_config.json").read_text())["image_mean"], [0.286])
