@@ -43,10 +43,14 @@ std::string read_file(const std::string& path) {
   return read_stream(in, path);
 }
 
-// The folder that has the config.json: of PEFT's adapters it is that of the model they are for.
+// The folder that has the config.json: of a run's folder its newest checkpoint, and of PEFT's adapters the model that
+// they are for.
 fs::path folder_of_shape(fs::path folder) {
   constexpr int kMost = 16;  // adapters of adapters; a longer chain must be a cycle
   std::error_code error;
+  std::string newest;
+  if (std::ifstream(folder / "latest") >> newest && fs::exists(folder / newest / "config.json", error))
+    return folder / newest;
   for (int deep = 0; deep < kMost && !fs::exists(folder / "config.json", error); ++deep) {
     const fs::path about = folder / "adapter_config.json";
     if (!fs::is_regular_file(about, error)) break;

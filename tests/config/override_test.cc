@@ -126,6 +126,9 @@ TEST(Files, InitFromSetsTheModel) {
   expect_parts(error_in(text, {"init_from=" + weights + "/nowhere"}), {"init_from", "nowhere"});
   expect_parts(error_in(text, {"init_from=" + weights + "/config.json"}), {"init_from", "is a file", "athanor import"});
   expect_parts(error_in(text), {"model"});
+  folder.write("run/step-00000010/config.json", kSmallModel);
+  folder.write("run/latest", "step-00000010\n");
+  EXPECT_EQ(parse(text, {"init_from=" + folder.path() + "/run"}).model.vocab_size, 257) << "the folder of a run";
   // PEFT's folder of adapters has the shape of its base, which it names from the working folder or from its own.
   folder.write("peft/adapter_config.json", "{\"r\": 4, \"base_model_name_or_path\": \"" + weights + "\"}");
   EXPECT_EQ(parse(text, {"init_from=" + folder.path() + "/peft"}).model.vocab_size, 257);
