@@ -179,7 +179,8 @@ class Fitting {
   std::unique_ptr<Engine> fastest_with_home() {
     std::vector<std::unique_ptr<Engine>> found;
     for (const ContextMethod method : methods()) {
-      if (!found.empty() && backend_.mesh.context().size() > kMostInRing) break;
+      // A ring hides its hops only where a network works on its own.
+      if (!found.empty() && (backend_.device.unified() || backend_.mesh.context().size() > kMostInRing)) break;
       options_.context_method = method;
       for (const size_t budget : logits_budgets_) {
         options_.logits_budget = budget;

@@ -127,6 +127,23 @@ TEST(MakeEngine, PipelinesChooseSmallerMicroBatchesWithLessBubble) {
   EXPECT_EQ(micro_batches[0], micro_batches[1]);
 }
 
+// On a GPU the slow network would make them choose the ring. A choice by the modelled step would change with
+// recomputation, and with it the bits of a run.
+TEST(MakeEngine, CpuRanksGatherKeys) {
+  std::array<ContextMethod, 2> chosen{};
+  run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+    const auto rank = size_t(world->rank());
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), {.context = 2});
+    const Network slow{.link_bytes = 1e6, .network_bytes = 1e6, .per_machine = 2};
+    const Config c = config({"model.model_type=mistral", "model.sliding_window=64", "context_parallel_size=2",
+                             "micro_batch_size=1", "global_batch_size=1"});
+    chosen[rank] =
+        make_engine(c, {*cpu.device, *cpu.ops, mesh, nullptr, &mesh.world(), slow}, true)->options().context_method;
+  });
+  for (const ContextMethod method : chosen) EXPECT_EQ(method, ContextMethod::gather);
+}
+
 TEST(MakeEngine, FixedMicroBatchGetsTheMinimumRecomputationThatFits) {
   using G = Recompute::Granularity;
   const std::string micro = "micro_batch_size=32";
