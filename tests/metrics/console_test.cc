@@ -1,4 +1,4 @@
-// The log line (Megatron-LM's prefix to the letter, our figures behind) and the progress bar on a real pseudo-terminal.
+// The log line, which begins exactly like Megatron-LM's, and the progress bar on a pseudo-terminal.
 #include "metrics/console.h"
 
 #include <fcntl.h>

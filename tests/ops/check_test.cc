@@ -60,7 +60,7 @@ class Mutator final : public Decorated<Mutator> {
   ReferenceOps reference_;
 };
 
-// The freedoms of the ops: table sizes, padding, tensors that are just elements, rows that may be strided.
+// Changes of a tensor that an op accepts: sizes of tables, padding, shapes of flat tensors, strided rows.
 const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
                                         "attention_bwd.dk stride",
                                         "attention_bwd.dq stride",

@@ -16,7 +16,7 @@ namespace athanor::ranks {
 
 inline constexpr int64_t kLayers = 2, kHidden = 16;  // sizes of tiny()
 
-// This setting on one rank. Groups of four ranks need four KV heads.
+// The same setting without parallelism, for one rank to compare with. Groups of four ranks need four KV heads.
 inline Setting alone(const Setting& s) {
   return {.type = s.type,
           .tied = s.tied,
