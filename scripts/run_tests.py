@@ -341,7 +341,7 @@ class Runner:
 
     def no_cuda(self):
         build = self.variant("no-cuda")
-        targets = [part for name in ("program", "test_cuda_libraries") for part in ("--target", name)]
+        targets = [part for name in ("athanor", "test_cuda_libraries") for part in ("--target", name)]
         result = self.build_with("no-cuda", "--cuda-arch", "off", "--tests", "--build-dir", build, *targets)
         if not result.failures:
             result.merge(self.run_programs(build, "no-cuda", {"cuda_libraries": "*"}))
