@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/floats.h"
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
 #include "tests/train/trainer_rig.h"
@@ -40,6 +41,14 @@ class AdaptedRun : public TrainerTest {
     ASSERT_EQ(run(config(parts, options)), Exit::done);
     for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
       EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file << " " << name;
+  }
+  std::vector<float> values(const ModelFolder& model, const std::string& name) {
+    std::vector<std::byte> bytes;
+    std::vector<float> out;
+    const ModelFolder::Weight& w = model.at(name);
+    model.read(w, 0, w.shape[0], bytes);
+    to_floats(bytes, w.dtype, out);
+    return out;
   }
   std::vector<std::string> model_;  // options of another model than that of TrainerTest; set before base()
 

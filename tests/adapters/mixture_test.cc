@@ -74,13 +74,7 @@ class MixtureRun : public AdaptedRun {
     return adapted(model_, more);
   }
   std::vector<float> values(const std::string& folder, const std::string& name) {
-    const ModelFolder model(folder);
-    std::vector<std::byte> bytes;
-    std::vector<float> out;
-    const ModelFolder::Weight& w = model.at(name);
-    model.read(w, 0, w.shape[0], bytes);
-    to_floats(bytes, w.dtype, out);
-    return out;
+    return AdaptedRun::values(ModelFolder(folder), name);
   }
 };
 

@@ -24,14 +24,6 @@ class QloraRun : public AdaptedRun {
   std::vector<std::string> qlora(const std::vector<std::string>& more = {}) {
     return adapted({"lora.base_precision=nf4"}, more);
   }
-  std::vector<float> values(const ModelFolder& model, const std::string& name) {
-    std::vector<std::byte> bytes;
-    std::vector<float> out;
-    const ModelFolder::Weight& w = model.at(name);
-    model.read(w, 0, w.shape[0], bytes);
-    to_floats(bytes, w.dtype, out);
-    return out;
-  }
 };
 
 // A run on NF4 and a run on a plain folder with the dequantized values give the same bits in f32.
