@@ -47,7 +47,7 @@ bool has_eight_experts(const ModelConfig& m) { return has_experts(m.model_type) 
 // llama.cpp's criterion for Llama 70B, where each value head serves 8 query heads, so that more bits for values are
 // cheap.
 bool is_70b(const ModelConfig& m) {
-  if (m.num_hidden_layers != 80 || has_eight_experts(m)) return false;
+  if (m.num_hidden_layers != 80) return false;
   if (m.model_type == ModelType::qwen2) return true;
   const bool llama = std::string_view(gguf_architecture(m.model_type)) == "llama";
   return llama && m.num_attention_heads != m.num_key_value_heads;
@@ -58,7 +58,6 @@ GgmlType for_values(const GgufMixture& mix, const ModelConfig& m, int64_t layer)
   if (mix.more && has_more_bits(layer, m.num_hidden_layers)) type = GgmlType::q6_k;
   if (type == GgmlType::q4_k && !mix.more && layer < 4) type = GgmlType::q5_k;
   if (type == GgmlType::q4_k && is_70b(m)) type = GgmlType::q5_k;
-  if (has_eight_experts(m)) type = GgmlType::q8_0;
   return type;
 }
 
@@ -109,14 +108,15 @@ GgmlType matrix_type(const GgufMixture& mix, const ModelConfig& m, const std::st
   if (!most.quantize) return mix.type;
   GgmlType type = mix.type;
   const int64_t layer = layer_of(name);
+  const bool eight = has_eight_experts(m);
   if (name == (m.tie_word_embeddings ? "token_embd.weight" : "output.weight"))
     type = mix.type == GgmlType::q8_0 || columns % most.block != 0 ? GgmlType::q8_0 : GgmlType::q6_k;
+  else if (eight && (name.ends_with("attn_k.weight") || name.ends_with("attn_v.weight")))
+    type = GgmlType::q8_0;
+  else if (eight && name.ends_with("attn_output.weight") && mix.type == GgmlType::q4_k)
+    type = GgmlType::q5_k;
   else if (name.ends_with("attn_v.weight") || name.ends_with("attn_qkv.weight"))
     type = for_values(mix, m, layer);
-  else if (name.ends_with("attn_k.weight") && has_eight_experts(m))
-    type = GgmlType::q8_0;
-  else if (name.ends_with("attn_output.weight") && has_eight_experts(m) && mix.type == GgmlType::q4_k)
-    type = GgmlType::q5_k;
   else if (name.find("ffn_down") != name.npos)
     type = for_down(mix, m, layer, importance);
   return fitting(type, columns);
