@@ -113,10 +113,9 @@ struct HessianSource::State {
         machine(config),
         engine(open_engine(config, model, machine.backend(), Logits::none)),
         samples(args.samples) {
-    const bool in_out = model.config().model_type == ModelType::gpt2;
     for (const auto& w : model.weights())
-      if (w.linear()) {
-        const int64_t in = w.shape[in_out ? 0 : 1];
+      if (w.linear) {
+        const int64_t in = w.shape[model.in_out() ? 0 : 1];
         bytes[w.name] = in * in * int64_t(sizeof(float));
       }
   }

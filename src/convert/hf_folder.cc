@@ -93,7 +93,7 @@ TensorData pruned(const ModelFolder& model, const ModelFolder::Weight& weight, D
 void require_prunable(const ModelFolder& model, const PrunedExport& how) {
   if (how.sparsity.pattern != PrunePattern::two_of_four) return;
   for (const auto& w : model.weights())
-    if (w.linear() && inputs_of(model, w) % 4 != 0)
+    if (w.linear && inputs_of(model, w) % 4 != 0)
       throw Error(cat("export: ", how.flag, " 2:4: ", w.name, " has ", inputs_of(model, w),
                       " inputs, no multiple of 4; give a fraction instead"),
                   Exit::usage);
@@ -125,7 +125,7 @@ void require_quantizable(const ModelFolder& model, const HfFolderOptions& option
 std::vector<std::string> float_modules(const ModelFolder& model) {
   std::vector<std::string> modules = {"lm_head"};
   for (const auto& weight : model.weights())
-    if (weight.router) modules.push_back(module_of(weight.name));
+    if (weight.role == Role::matrix && !weight.linear) modules.push_back(module_of(weight.name));
   return modules;
 }
 
@@ -142,18 +142,18 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
   if (options.pruned) require_prunable(model, *options.pruned);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
-    if ((options.ints || options.gptq || options.nested_nf4) && weight.linear()) {
+    if ((options.ints || options.gptq || options.nested_nf4) && weight.linear) {
       for (TensorData& part : options.nested_nf4 ? nf4_matrix(model, weight.name, *options.nested_nf4)
                               : options.gptq     ? gptq_matrix(model, weight.name, *options.gptq)
                                                  : packed_matrix(model, weight.name, *options.ints))
         tensors.push_back(std::move(part));
       continue;
     }
-    if (!options.fp8 || !weight.linear()) {
+    if (!options.fp8 || !weight.linear) {
       const DType own = weight.merged.value_or(weight.dtype);
       const DType dtype = weight.buffer ? own : options.dtype.value_or(own);
-      tensors.push_back(options.pruned && weight.linear() ? pruned(model, weight, dtype, *options.pruned)
-                                                          : converted(model, weight, dtype));
+      tensors.push_back(options.pruned && weight.linear ? pruned(model, weight, dtype, *options.pruned)
+                                                        : converted(model, weight, dtype));
       continue;
     }
     Fp8Matrix matrix = fp8_matrix(model, weight.name, *options.fp8);

@@ -195,7 +195,7 @@ void ModelFolder::check_weights(bool heads) {
     for (const HfSlice& slice : spec.slices) {
       weights_.push_back(find_weight(slice.name, slice.shape, spec));
       weights_.back().role = spec.role;
-      weights_.back().router = spec.router;
+      weights_.back().linear = is_linear_or_expert(spec);
       weights_.back().buffer = spec.buffer;
       check_float(weights_.back());
       places_[slice.name] = weights_.size() - 1;
@@ -224,7 +224,7 @@ ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Sh
                     " needs ", shape));
   Weight w{.name = name, .dtype = of_base.dtype, .shape = shape};
   const std::string module = module_of(name);
-  w.quantized = can_be_nf4(of) && adapter_->options().base == BasePrecision::nf4;
+  w.quantized = is_linear_or_expert(of) && adapter_->options().base == BasePrecision::nf4;
   w.adapted = shape.rank == 2 && is_linear(of) && adapter_->adapts(module);
   if (!w.quantized && !w.adapted) return w;
   w.merged = w.dtype;

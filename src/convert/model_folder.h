@@ -59,7 +59,7 @@ class ModelFolder {
     int gptq_bits = 0;                   // if > 0, stored in GPTQ's format with this number of bits; read as f32
     std::optional<Nf4State> nf4 = {};    // stored in NF4; read as f32
     Role role = Role::matrix;
-    bool router = false;  // the matrix of a router
+    bool linear = false;  // is_linear_or_expert() of its parameter
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
     // True if the checkpoint has dense weights of a run with 2:4 sparsity (pruning.method srste): reading sets the two
     // pruned weights of every four to zero.
@@ -69,8 +69,6 @@ class ModelFolder {
     // adapters.
     std::optional<DType> merged = {};
     bool quantized = false, adapted = false;
-    // True for a linear layer of a block or of an expert, which exports quantize and prune.
-    bool linear() const { return role == Role::matrix && !router; }
   };
   const AdapterFolder* adapter() const { return adapter_.get(); }  // adapters merged into the base; may be null
   const ModelFolder* base() const { return base_.get(); }          // set with adapter()

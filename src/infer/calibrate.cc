@@ -33,7 +33,7 @@ class Weights {
  public:
   explicit Weights(const ParamStore& params) {
     for (const ParamSpec& spec : params.specs()) {
-      if (spec.role != Role::matrix || spec.router) continue;
+      if (!is_linear_or_expert(spec)) continue;
       const Tensor value = params.value(Param{int(&spec - params.specs().data())});
       const auto* begin = static_cast<const std::byte*>(value.data);
       found_[begin] = {begin + value.bytes(), &spec};

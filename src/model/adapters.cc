@@ -137,7 +137,7 @@ void add_adapters(Model& model, const LoraOptions& options) {
   if (options.base == BasePrecision::none) return;
   std::vector<Param> matrices;
   for (int id = 0; id < int(base.size()); ++id)
-    if (can_be_nf4(base[size_t(id)])) matrices.push_back({id});
+    if (is_linear_or_expert(base[size_t(id)])) matrices.push_back({id});
   params.store_as(options.double_quant ? StoredAs::nf4_nested : StoredAs::nf4, matrices);
 }
 

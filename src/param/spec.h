@@ -83,7 +83,7 @@ struct ParamSpec {
 // True for linear layers, whose GEMMs may be quantized and which may have adapters: matrices except routers and
 // experts.
 inline bool is_linear(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router && spec.experts == 1; }
-// True for linear layers and experts, which adapters may have in NF4.
-inline bool can_be_nf4(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router; }
+// True for linear layers and experts, which exports quantize and prune, and which frozen models may have in NF4.
+inline bool is_linear_or_expert(const ParamSpec& spec) { return spec.role == Role::matrix && !spec.router; }
 
 }  // namespace athanor
