@@ -210,7 +210,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
         "sorted probabilities are compared with cached ones, on a rank that has the whole vocabulary");
   CHECK(!distills || !batch.ahead, "a teacher with targets further ahead");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
-  PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
+  PartsOfRows parts = PartsOfRows::if_partial(c, dx.t, grad && vocab);
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
     const int64_t hi = std::min(rows, lo + head.chunk_rows);
     const Tensor targets = batch.targets.slice(lo, hi);
@@ -234,10 +234,10 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
       run_losses(c, at, head, vocab, grad);
     if (!grad) continue;
     const GemmOperand dz = run_weight_gradient(n, layer, z, of_weight);
-    run(c, input_gradient_gemm(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
+    run(c, input_gradient_gemm(n, layer, parts.t().slice(lo, hi), dz));
   }
   if (!grad) return;
-  if (vocab) parts.add_up(c);
+  parts.add_up(c);
   c.put(x.slot(), std::move(dx));
 }
 

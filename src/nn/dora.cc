@@ -97,8 +97,8 @@ DoraKept run_dora(Net n, const Linear& layer, const Tensor& y, const Buffer& x, 
   Ctx& c = n.c;
   DoraKept kept;
   const bool sums = shared(n, layer) == Shared::by_inputs, drops = drops_inputs(n, layer);
-  PartsOfRows parts = sums ? PartsOfRows(c, y) : PartsOfRows();
-  const Tensor part = sums ? parts.t() : y;
+  PartsOfRows parts = PartsOfRows::if_partial(c, y, sums);
+  const Tensor& part = parts.t();
   const Buffer read = dropped_input(n, layer, x.t);
   const bool residual_first = residual && !sums;
   if (drops) {
@@ -144,9 +144,9 @@ Buffer run_dora_gradients(Net n, const Linear& layer, const Shape& in, const Buf
                               .squares = kept.squares.t.slice(output, last)});
   });
   Buffer dx = c.alloc("linear.dx", in);
-  const bool sums = shared(n, layer) == Shared::by_outputs, drops = drops_inputs(n, layer);
-  PartsOfRows parts = sums ? PartsOfRows(c, dx.t) : PartsOfRows();
-  const Tensor sum = sums ? parts.t() : dx.t;
+  const bool drops = drops_inputs(n, layer);
+  PartsOfRows parts = PartsOfRows::if_partial(c, dx.t, shared(n, layer) == Shared::by_outputs);
+  const Tensor& sum = parts.t();
   run(c, input_gradient_gemm(n, layer, sum, {.data = drops ? dy : du, .scales = {}}));
   if (drops) {
     const Buffer more = c.alloc("dora.more", du.t.shape), part = c.alloc("dora.dx", x.shape);
@@ -157,7 +157,7 @@ Buffer run_dora_gradients(Net n, const Linear& layer, const Shape& in, const Buf
   }
   run_adapter_gradients(n, layer, sum, du.t, x, kept.h.t);
   const CollectiveSubject subject(n.params.spec(layer.w).name);
-  if (sums) parts.add_up(c);
+  parts.add_up(c);
   return dx;
 }
 

@@ -12,14 +12,14 @@ Var look_up(Net n, const Tensor& tokens, const Tensor& positions, Param wte, Par
   const bool cut = bool(n.params.vocab_part(wte));
   const bool adds_positions = wpe && (!cut || c.mesh.tensor().rank() == 0);
   Buffer y = c.alloc("embedding.y", {rows_of_stream(c, tokens.shape[0]), w.cols()});
-  PartsOfRows parts = cut ? PartsOfRows(c, y.t) : PartsOfRows();
-  c.run(EmbeddingFwd{.y = cut ? parts.t() : y.t,
+  PartsOfRows parts = PartsOfRows::if_partial(c, y.t, cut);
+  c.run(EmbeddingFwd{.y = parts.t(),
                      .tokens = tokens,
                      .positions = adds_positions ? positions : Tensor{},
                      .wte = w,
                      .wpe = adds_positions ? n.params.value(wpe) : Tensor{},
                      .part = rows});
-  if (cut) {
+  {
     const CollectiveSubject subject(n.params.spec(wte).name);
     parts.add_up(c);
   }

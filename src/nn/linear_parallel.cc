@@ -69,8 +69,7 @@ void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, T
 }  // namespace
 
 // In a row-parallel layer the sum is rounded before the residual is added: a residual in each rank's partial sum would
-// count once per rank.
-// Adapters add to the partial sum, too.
+// count once per rank. Adapters add to the partial sum.
 void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual, Buffer* h) {
   if (shared(n, layer) != Shared::by_inputs) {
     LinearGemm gemm = output_gemm(n, layer, y, x);
@@ -119,12 +118,10 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
     const GemmOperand read_dy = run_weight_gradient(n, layer, dy, x);
     Buffer dx = c.alloc(name, in);
     if (!h) x = {};
-    const bool sums = shared(n, layer) == Shared::by_outputs;
-    PartsOfRows parts = sums ? PartsOfRows(c, dx.t) : PartsOfRows();
-    const Tensor part = sums ? parts.t() : dx.t;
-    run(c, input_gradient_gemm(n, layer, part, read_dy));
-    if (h) run_adapter_gradients(n, layer, part, dy.t, x.data.t, h);
-    if (sums) parts.add_up(c);
+    PartsOfRows parts = PartsOfRows::if_partial(c, dx.t, shared(n, layer) == Shared::by_outputs);
+    run(c, input_gradient_gemm(n, layer, parts.t(), read_dy));
+    if (h) run_adapter_gradients(n, layer, parts.t(), dy.t, x.data.t, h);
+    parts.add_up(c);
     return dx;
   }
   Buffer dx = c.alloc(name, in);

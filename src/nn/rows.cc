@@ -74,7 +74,15 @@ PartsOfRows::PartsOfRows(Ctx& c, Tensor own, int pieces) : own_(own), pieces_(pi
   if (shares_rows(c)) workspace_ = room_for_all(c, "parts of the rows of all ranks", own);
 }
 
+PartsOfRows PartsOfRows::if_partial(Ctx& c, const Tensor& own, bool partial) {
+  if (partial) return {c, own};
+  PartsOfRows whole;
+  whole.own_ = own, whole.partial_ = false;
+  return whole;
+}
+
 void PartsOfRows::add_up(Ctx& c) {
+  if (!partial_) return;
   for (int i = 0; workspace_ && i < pieces_; ++i)
     c.tensor_scatter(piece_of(own_, pieces_, i), piece_of(workspace_.t, pieces_, i));
   if (!workspace_) c.tensor_sum(own_);

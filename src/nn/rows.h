@@ -45,8 +45,10 @@ Buffer own_rows(Ctx&, const Buffer& all);
 class PartsOfRows {
  public:
   PartsOfRows() = default;
-  PartsOfRows(Ctx&, Tensor own);                                        // own: [rows_of_stream(N), C], the result
-  PartsOfRows(Ctx&, Tensor own, int pieces);                            // own: rows of some pieces of the result
+  PartsOfRows(Ctx&, Tensor own);              // own: [rows_of_stream(N), C], the result
+  PartsOfRows(Ctx&, Tensor own, int pieces);  // own: rows of some pieces of the result
+  // Without `partial` each rank computes the result itself: t() is `own`, and add_up() does nothing.
+  static PartsOfRows if_partial(Ctx&, const Tensor& own, bool partial);
   const Tensor& t() const { return workspace_ ? workspace_.t : own_; }  // [N, C]
   void add_up(Ctx&);                                                    // reduces over the ranks into the result
   void begin(Ctx&);  // starts add_up(), which overlaps work launched before end()
@@ -57,6 +59,7 @@ class PartsOfRows {
   Buffer workspace_;  // empty if each rank has all rows: then the result itself holds the partial sums
   std::array<TensorPass, kMostRowPieces> passes_;
   int pieces_ = 1;
+  bool partial_ = true;
 };
 
 }  // namespace athanor
