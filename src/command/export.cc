@@ -266,8 +266,7 @@ void add_export(Cli& cli) {
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
           "quantized linear layers for vLLM and transformers (not gpt2); peft: a folder with the adapters of a run "
-          "with "
-          "lora.rank, which all others merge into the weights")
+          "with lora.rank, which all others merge into the weights")
       .show_default()
       .check(one_of(format_names()));
   verb.add_flag("--average,--ema", args->averages,

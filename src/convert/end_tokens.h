@@ -11,7 +11,7 @@ namespace athanor {
 // eos_token_id of the folder's generation_config.json, else of its config.json, else of the base of adapters; empty if
 // none has it.
 std::vector<int32_t> end_tokens(const ModelFolder& model);
-// The same from config.json alone. ModelConfig has only the first of them.
+// All eos_token_id of the folder's config.json, else of the base of adapters; ModelConfig::eos_token_id is the first.
 std::vector<int32_t> config_end_tokens(const ModelFolder& model);
 
 }  // namespace athanor

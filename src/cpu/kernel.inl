@@ -106,7 +106,7 @@ inline const T* at(const Source& s, int64_t row, int64_t column) {
   return static_cast<const T*>(s.data) + row * s.stride + column;
 }
 
-// Two consecutive bf16 along K as one unit: the lower k in the lower half. `high` is ignored without has_high.
+// Two consecutive bf16 along K as one unit: the lower k in the lower half.
 inline uint32_t pair_of(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
 
 typedef uint16_t Halves4 __attribute__((vector_size(8), aligned(1), may_alias));
@@ -156,8 +156,8 @@ struct PackRows {
 };
 
 // Reads whole rows of the source, across panels, since only rows are contiguous. Rows are prefetched, since the
-// hardware does not prefetch short pieces of rows that are more than a page apart. (GCC drops calls of functions that
-// only prefetch.)
+// hardware does not prefetch short pieces of rows that are more than a page apart; in loops instead of a function,
+// since GCC drops calls of functions that do nothing else.
 template <int W>
 struct PackColumns {
   float* dst;

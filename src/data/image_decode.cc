@@ -54,7 +54,7 @@ Picture decode_pnm(std::string_view bytes, const std::string& path) {
   const int64_t width = header.number(), height = header.number(), most = header.number();
   if (most != 255) throw Error(cat(path, ": a PGM or PPM file with values up to ", most, ", expected 255; convert it"));
   const std::string_view values = header.rest();
-  require_picture_size(height, width, path);  // the products of sides below then fit their type
+  require_picture_size(height, width, path);  // before channels * height * width, which could overflow
   if (int64_t(values.size()) < channels * height * width)
     throw Error(cat(path, ": truncated: ", values.size(), " bytes of pixels, expected ", channels * height * width));
   Picture picture = make_picture(channels, height, width, path);

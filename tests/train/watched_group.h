@@ -16,7 +16,8 @@ namespace athanor::ranks {
 
 inline constexpr int64_t kLayers = 2, kHidden = 16;  // sizes of tiny()
 
-// The same setting without parallelism, for one rank to compare with. Groups of four ranks need four KV heads.
+// Returns the setting of one rank whose losses those of the ranks must equal. It has four KV heads, since a group has
+// up to four ranks.
 inline Setting alone(const Setting& s) {
   return {.type = s.type,
           .tied = s.tied,
