@@ -122,12 +122,13 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
 
 void multiply(const Kernels& kern, const BlockGemm& p) {
   const Kernels::MicroFn* micros = kern.micros(false, p.pairs);
-  const int64_t mr = kern.max_rows(p.pairs);
+  const int64_t mr = kern.even_rows(p.rows, p.pairs);
   Micro m{};
   m.a_stride = p.a_stride, m.b_stride = p.b_stride ? p.b_stride : kern.nr, m.c_stride = p.c_stride, m.k = p.k,
   m.add = p.add;
   for (int64_t j = 0; j < p.cols; j += kern.nr) {
     m.b = m.ahead = p.b + j / kern.nr * p.b_panel;
+    m.next = reinterpret_cast<const char*>(m.b);
     m.n = std::min<int64_t>(kern.nr, p.cols - j);
     for (int64_t i = 0; i < p.rows; i += mr) {
       m.a = p.a + i * p.a_stride;

@@ -2,6 +2,7 @@
 #include "cpu/gemm_blocked.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "cpu/simd.h"
@@ -40,6 +41,8 @@ constexpr int64_t kTileRowPanels = 8, kTileWidth = 512;  // size of the largest 
 constexpr int64_t kPackedTileWidth = 256;
 constexpr int64_t kGroupFloats = 128 << 10;  // a tile's part of a: 512 KiB, half of a typical L2
 constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to finish together
+constexpr int64_t kTilesPerThread = 20;      // for each thread but one, which needs no small tiles
+constexpr int64_t kFewUnits = 64;            // units of K for which reading and writing d takes long
 constexpr int64_t kLaneDepth = 512;          // minimum K per lane
 // With AMX the start and end of a pass cost more than L1 saves: one pass covers all of K if possible, tiles are wide
 // with their part of b in L2, and each tile reads its part of a once.
@@ -94,22 +97,28 @@ void block_for_amx(GemmBlocking& g, const Gemm& op, int64_t nr, int threads, int
   g.tile_rows = g.mr;
 }
 
-// Halves the larger side of the tiles until there are enough tiles. If a is packed, tiles stay wide, since their part
-// of a is packed again for every tile in the same rows.
-void block_for_vectors(GemmBlocking& g, const Gemm& op, int64_t nr, int64_t most_lanes) {
+// Halves the larger side of the tiles until there are enough of them for the threads. If a is packed, tiles stay wide,
+// since their part of a is packed again for every tile in the same rows. Lanes depend on the shape alone. With a short
+// K d is computed along its rows, which the CPU then prefetches.
+void block_for_vectors(GemmBlocking& g, const Gemm& op, int64_t nr, int threads, int64_t most_lanes) {
   const int64_t m = op.m(), k = op.k();
   set_depth(g, k, even_block(k, kUnits * (g.pairs ? 2 : 1), 8), nr);
   int64_t tall = std::min(kTileRowPanels, div_ceil(m, g.mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
   const int64_t narrow = g.direct_a ? 1 : std::min(kPackedTileWidth / nr, wide);
   const auto tiles = [&] { return div_ceil(m, tall * g.mr) * div_ceil(g.nb, wide * nr); };
-  while (tiles() < kWantedTiles && (tall > 1 || wide > narrow)) {
-    if (wide > narrow && (wide * nr > tall * g.mr || tall == 1))
-      wide = std::max(div_ceil<int64_t>(wide, 2), narrow);
-    else
-      tall = div_ceil<int64_t>(tall, 2);
-  }
-  g.tile_m = g.tile_rows = tall * g.mr;
+  const auto cut = [&](int64_t wanted) {
+    while (tiles() < wanted && (tall > 1 || wide > narrow)) {
+      if (wide > narrow && (wide * nr > tall * g.mr || tall == 1))
+        wide = std::max(div_ceil<int64_t>(wide, 2), narrow);
+      else
+        tall = div_ceil<int64_t>(tall, 2);
+    }
+  };
+  cut(std::min<int64_t>(kWantedTiles, kTilesPerThread * (threads - 1)));
+  g.tile_m = tall * g.mr;
+  g.tile_rows = g.kcs == 1 && g.units <= kFewUnits ? g.mr : g.tile_m;
   g.tile_n = wide * nr;
+  cut(kWantedTiles);
   g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles(), k / kLaneDepth, most_lanes}), 1, g.kcs);
 }
 
@@ -118,9 +127,9 @@ void block_for_vectors(GemmBlocking& g, const Gemm& op, int64_t nr, int64_t most
 // one step.
 bool computes_transposed(const Gemm& op, const Kernels& kern) {
   const auto is_bf16 = [](const Tensor& t) { return t.dtype == DType::bf16; };
-  return kern.amx && is_bf16(op.a) && is_bf16(op.b) && is_bf16(op.d) && !op.ta && op.tb && !op.bias && !op.accumulate &&
-         !op.symmetric && op.b.stride() % 2 == 0 && op.k() % 2 == 0 && op.m() * (op.n() + op.k()) < op.n() * op.k() &&
-         round_up<int64_t>(op.m(), kern.nr) * op.k() <= kPackedFloats;
+  return kern.by_row_pairs && is_bf16(op.a) && is_bf16(op.b) && is_bf16(op.d) && !op.ta && op.tb && !op.bias &&
+         !op.accumulate && !op.symmetric && op.b.stride() % 2 == 0 && op.k() % 2 == 0 &&
+         op.m() * (op.n() + op.k()) < op.n() * op.k() && round_up<int64_t>(op.m(), kern.nr) * op.k() <= kPackedFloats;
 }
 
 // The GEMM of d^T, whose rows are the columns of d in memory.
@@ -138,13 +147,13 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int
   g.amx = g.pairs && kern.amx;
   g.direct_a = can_read_a(op, kern, g.pairs);
   g.transposed_a = g.pairs && op.ta && !kern.by_column_pairs;
-  g.mr = kern.max_rows(g.pairs);
+  g.mr = g.direct_a && !op.ta ? kern.even_rows(op.m(), g.pairs) : kern.max_rows(g.pairs);
   g.nb = even_block(op.n(), kBlockColumns, kern.nr);
   g.b_panels = g.nb / kern.nr;
   if (g.amx)
     block_for_amx(g, op, kern.nr, threads, most_lanes);
   else
-    block_for_vectors(g, op, kern.nr, most_lanes);
+    block_for_vectors(g, op, kern.nr, threads, most_lanes);
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
@@ -203,7 +212,8 @@ constexpr int64_t kMostNr = 64;  // a multiple of every nr
 // One outer block of d: all rows, up to nb columns.
 class Block {
  public:
-  Block(const Gemm& op, const Kernels& kern, const GemmBlocking& g, const Layout& layout, float* scratch)
+  Block(const Gemm& op, const Kernels& kern, const GemmBlocking& g, const Layout& layout,
+        std::span<const std::byte> next, float* scratch)
       : op_(op),
         kern_(kern),
         g_(g),
@@ -211,10 +221,23 @@ class Block {
         direct_d_(!g.staged && op.d.dtype == DType::f32),
         mr_(g.mr),
         nr_(kern.nr),
+        next_(next),
         packed_b_(scratch),
         staged_(scratch + layout.b_size),
         workers_(staged_ + layout.staged_size),
-        tiles_m_(div_ceil(op.m(), g.tile_m)) {}
+        tiles_m_(div_ceil(op.m(), g.tile_m)) {
+    const bool by_column = op.ta && !g.transposed_a;
+    micros_ = kern.micros(by_column, g.pairs);
+    micro_.a_stride = g.direct_a       ? op.a.stride() / (g.pairs ? 2 : 1)
+                      : g.transposed_a ? kAmxDepth
+                      : by_column      ? mr_
+                                       : g.a_units;
+    if (g.transposed_a) micro_.a_step = mr_ * kAmxDepth;
+    a_next_ = !g.direct_a ? mr_ * g.a_units : by_column ? mr_ : mr_ * micro_.a_stride;
+    micro_.b_stride = nr_;
+    const double calls = double(div_ceil(op.m(), mr_)) * double(div_ceil(op.n(), nr_));
+    next_per_unit_ = int64_t(std::ceil(double(next.size()) / (calls * double(units_of(op.k())))));
+  }
 
   void run(ThreadPool& pool, int64_t col) {
     col_ = col, cols_ = std::min(g_.nb, op_.n() - col);
@@ -226,10 +249,10 @@ class Block {
       const Tile tile = tile_at(t);
       for (int64_t j = 0; j < tile.cols; j += nr_) {
         if (rows_of(tile, j) == 0) continue;
-        const Collector sum = collector(0, tile, j, 0);
+        float* sum = staged_at(0, tile, j);
         for (int64_t lane = 1; lane < g_.lanes; ++lane)
-          add_floats(sum.c, collector(lane, tile, j, 0).c, rows_of(tile, j) * nr_);
-        finish(tile, j, sum);
+          add_floats(sum, staged_at(lane, tile, j), rows_of(tile, j) * nr_);
+        finish(tile, j, {sum, nr_});
       }
     });
   }
@@ -255,18 +278,6 @@ class Block {
     return std::clamp<int64_t>(end - tile.row, 0, tile.rows);
   }
 
-  // Memory that accumulates a tile's panel at column j: d itself, the staged copy or the worker's memory.
-  struct Collector {
-    float* c;
-    int64_t stride;
-  };
-  Collector collector(int64_t lane, const Tile& tile, int64_t j, int worker) const {
-    if (direct_d_) return {op_.d.as<float>() + tile.row * op_.d.stride() + col_ + tile.col + j, op_.d.stride()};
-    if (g_.staged) return {staged_ + ((lane * g_.b_panels + (tile.col + j) / nr_) * op_.m() + tile.row) * nr_, nr_};
-    float* own = workers_ + worker * layout_.worker_size + layout_.a_size;
-    return {g_.at_once ? own : own + j * g_.tile_m + tile.row % g_.tile_m * nr_, nr_};
-  }
-
   // Inner blocks [first, last) of a lane in a step.
   struct Range {
     int64_t first, last;
@@ -277,6 +288,9 @@ class Block {
   }
   int64_t depth(int64_t kc) const { return std::min(g_.kc, op_.k() - kc * g_.kc); }  // K of an inner block
   int64_t units_of(int64_t k) const { return g_.pairs ? div_ceil<int64_t>(k, 2) : k; }
+  float* staged_at(int64_t lane, const Tile& tile, int64_t j) const {
+    return staged_ + ((lane * g_.b_panels + (tile.col + j) / nr_) * op_.m() + tile.row) * nr_;
+  }
   float* b_at(int64_t slot, int64_t panel) const { return packed_b_ + (slot * g_.b_panels + panel) * nr_ * g_.units; }
 
   // Packing and tiles of a step are the two stages of one parallel loop: tiles wait until everything is packed, so that
@@ -312,66 +326,94 @@ class Block {
       kern_.pack_transposed(to, b, col_ + col, std::min(nr_, end - col), kc * g_.kc + k, deep, g_.pairs);
   }
 
+  // Rows that are multiplied with all panels of their tile, and a group of inner blocks of a lane.
+  struct Part {
+    Tile tile;  // these rows
+    int64_t lane;
+    Range group;
+    bool starts, ends;   // whether the lane's sums start, or those of the step end, with the group
+    int64_t slot;        // of the group's first inner block in packed b
+    const float* a;      // packed
+    float* sums;         // the worker's memory
+    int64_t ahead_step;  // of Micro
+    const char* next;    // position in next_
+  };
+
+  // Memory that accumulates a part's panel at column j: d itself, the staged copy or the worker's memory.
+  struct Collector {
+    float* c;
+    int64_t stride;
+  };
+  Collector collector(const Part& p, int64_t j) const {
+    if (direct_d_) return {op_.d.as<float>() + p.tile.row * op_.d.stride() + col_ + p.tile.col + j, op_.d.stride()};
+    if (g_.staged) return {staged_at(p.lane, p.tile, j), nr_};
+    return {g_.at_once ? p.sums : p.sums + j * g_.tile_m, nr_};
+  }
+
+  // Start of a tile's share of next_.
+  const char* next_at(const Tile& tile) const {
+    if (next_.empty()) return static_cast<const char*>(op_.b.data);  // prefetched in vain, once
+    const double done = (double(col_ + tile.col) * double(op_.m()) + double(tile.row) * double(tile.cols)) /
+                        (double(op_.m()) * double(op_.n()));
+    return reinterpret_cast<const char*>(next_.data()) + int64_t(done * double(next_.size()));
+  }
+
   // Processes a few inner blocks at a time, as many as keep their part of a in L2: every panel of b is multiplied with
   // all of them, so that its part of d stays in L1.
   void run_tile(int64_t lane, int64_t step, const Tile& tile, int worker) const {
-    float* packed_a = workers_ + worker * layout_.worker_size;
+    float *packed_a = workers_ + worker * layout_.worker_size, *sums = packed_a + layout_.a_size;
     const Range range = kcs_of(lane, step);
+    Part part{.lane = lane, .next = next_at(tile)};
     for (int64_t first = range.first; first < range.last; first += g_.group_kcs) {
       const Range group{first, std::min(first + g_.group_kcs, range.last)};
       if (!g_.direct_a)
         for (int64_t kc = group.first; kc < group.last; ++kc)
           pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.a_units);
+      part.group = group, part.slot = lane * g_.step_kcs + first - range.first;
+      part.starts = step == 0 && first == range.first, part.ends = group.last == range.last;
       for (int64_t i = 0; i < tile.rows; i += g_.tile_rows) {
-        const Tile rows{tile.row + i, std::min(g_.tile_rows, tile.rows - i), tile.col, tile.cols};
-        for (int64_t j = 0; j < tile.cols; j += nr_)
-          if (rows_of(rows, j) > 0) run_panels(lane, range, group, rows, j, packed_a + i * g_.a_units, worker);
+        part.tile = {tile.row + i, std::min(g_.tile_rows, tile.rows - i), tile.col, tile.cols};
+        part.a = packed_a + i * g_.a_units, part.sums = g_.at_once ? sums : sums + i * nr_;
+        part.ahead_step = div_ceil(nr_ * mr_, part.tile.rows);
+        for (int64_t j = 0, panel = tile.col / nr_; j < tile.cols; j += nr_, ++panel)
+          if (rows_of(part.tile, j) > 0) run_panels(part, j, panel);
       }
     }
     if (kern_.release) kern_.release();
   }
 
-  // Rows of a tile and the panel of b at column j: all inner blocks of the group.
-  void run_panels(int64_t lane, Range range, Range group, const Tile& tile, int64_t j, const float* packed_a,
-                  int worker) const {
-    const Collector sum = collector(lane, tile, j, worker);
-    const bool fresh = group.first == g_.kcs * lane / g_.lanes;
-    bool add = fresh ? lane == 0 && start(tile, j, sum) : true;
-    for (int64_t kc = group.first; kc < group.last; ++kc, add = true) {
-      const int64_t slot = lane * g_.step_kcs + kc - range.first, panel = (tile.col + j) / nr_;
-      const float* ahead = kc + 1 == group.last ? b_at(slot - (kc - group.first), panel + 1) : b_at(slot + 1, panel);
-      const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - group.first) * g_.tile_m * g_.a_units;
-      run_panel(a, b_at(slot, panel), ahead, units_of(depth(kc)), tile, j, sum, add);
+  // One panel of b, at column j of the tile: all inner blocks of the group.
+  void run_panels(Part& p, int64_t j, int64_t panel) const {
+    const Collector sum = collector(p, j);
+    bool add = p.starts ? p.lane == 0 && start(p.tile, j, sum) : true;
+    int64_t slot = p.slot;
+    for (int64_t kc = p.group.first; kc < p.group.last; ++kc, ++slot, add = true) {
+      const float* ahead = kc + 1 == p.group.last ? b_at(p.slot, panel + 1) : b_at(slot + 1, panel);
+      const float* a = g_.direct_a ? a_in_place(kc, p.tile) : p.a + (kc - p.group.first) * g_.tile_m * g_.a_units;
+      run_panel(p, a, b_at(slot, panel), ahead, units_of(depth(kc)), j, sum, add);
     }
-    if (!direct_d_ && !g_.staged && group.last == range.last) finish(tile, j, sum);
+    if (!direct_d_ && !g_.staged && p.ends) finish(p.tile, j, sum);
   }
 
-  // Multiplies one panel of b with the tile's part of a, and prefetches the next panel.
-  void run_panel(const float* a, const float* b, const float* ahead, int64_t units, const Tile& tile, int64_t j,
-                 Collector sum, bool add) const {
-    const bool by_column = op_.ta && !g_.transposed_a;
-    const Kernels::MicroFn* micros = kern_.micros(by_column, g_.pairs);
-    Micro micro{};
-    micro.a_stride = g_.direct_a       ? op_.a.stride() / (g_.pairs ? 2 : 1)
-                     : g_.transposed_a ? kAmxDepth
-                     : by_column       ? mr_
-                                       : g_.a_units;
-    if (g_.transposed_a) micro.a_step = mr_ * kAmxDepth;
-    const int64_t a_next = !g_.direct_a ? mr_ * g_.a_units : by_column ? mr_ : mr_ * micro.a_stride;
-    micro.b = b, micro.b_stride = nr_;
-    micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
+  // Multiplies one panel of b with the part's rows of a, and prefetches the next panel.
+  void run_panel(Part& p, const float* a, const float* b, const float* ahead, int64_t units, int64_t j, Collector sum,
+                 bool add) const {
+    Micro micro = micro_;
+    micro.a = a, micro.b = b, micro.c = sum.c;
+    micro.c_stride = sum.stride, micro.n = std::min(nr_, p.tile.cols - j);
     micro.k = units, micro.add = add;
-    micro.ahead = ahead, micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
-    const int64_t rows = rows_of(tile, j);
+    micro.ahead = ahead, micro.ahead_step = p.ahead_step;
+    micro.next = p.next, micro.next_step = next_per_unit_;
     if (g_.amx) {
-      micro.read_ahead = a_ahead(a, tile, j);
-      micro.write_ahead = d_ahead(tile, j);
+      micro.read_ahead = a_ahead(a, p.tile, j);
+      micro.write_ahead = d_ahead(p.tile, j);
     }
-    for (int64_t i = 0; i < rows; i += mr_, micro.ahead += micro.ahead_step * units) {
-      micro.a = a + i / mr_ * a_next;
-      micro.c = sum.c + i * sum.stride;
-      micros[std::min(mr_, rows - i) - 1](micro);
+    for (int64_t rows = rows_of(p.tile, j); rows > 0; rows -= mr_) {
+      micros_[std::min(mr_, rows) - 1](micro);
+      micro.a += a_next_, micro.c += mr_ * sum.stride;
+      micro.ahead += p.ahead_step * units, micro.next += next_per_unit_ * units;
     }
+    p.next = micro.next;
   }
 
   // Rows that an AMX kernel prefetches at column j of a tile: its share of the next rows of a.
@@ -390,7 +432,6 @@ class Block {
     return {static_cast<const char*>(op_.d.at(tile.row * op_.d.stride() + col_ + tile.col + j + nr_)),
             op_.d.stride() * bytes, tile.rows, nr_ * bytes / 64};
   }
-
   const float* a_in_place(int64_t kc, const Tile& tile) const {
     const int64_t row = op_.ta ? kc * g_.kc : tile.row, col = op_.ta ? tile.row : kc * g_.kc;
     return static_cast<const float*>(op_.a.at(row * op_.a.stride() + col));
@@ -453,6 +494,11 @@ class Block {
   const Layout& layout_;
   const bool direct_d_;
   const int64_t mr_, nr_;
+  const std::span<const std::byte> next_;
+  const Kernels::MicroFn* micros_;
+  Micro micro_{};              // what all calls have in common
+  int64_t a_next_;             // units between row blocks of a
+  int64_t next_per_unit_ = 0;  // bytes of next_ to prefetch per unit
   float *packed_b_, *staged_, *workers_;
   int64_t tiles_m_, tiles_n_ = 0, tiles_ = 0, bands_ = 0;  // number of tiles of a block, and of bands of its rows
   int64_t col_ = 0, cols_ = 0;                             // columns of the current block
@@ -475,12 +521,13 @@ void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
   });
 }
 
-void run_blocks(const Gemm& given, const Kernels& kern, int64_t most_lanes, ThreadPool& pool, void* scratch) {
+void run_blocks(const Gemm& given, const Kernels& kern, int64_t most_lanes, ThreadPool& pool,
+                std::span<const std::byte> next, void* scratch) {
   const BlockedGemm blocked = blocked_gemm(given, kern, pool.size(), most_lanes);
   const Gemm& op = blocked.op;
   const GemmBlocking& g = blocked.g;
   const Layout layout(op, g, kern.nr, pool.size());
-  Block block(op, kern, g, layout, static_cast<float*>(scratch));
+  Block block(op, kern, g, layout, next, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
   if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle<T>(pool, kern, op.d); });
 }
@@ -495,7 +542,7 @@ size_t gemm_blocked_scratch(const Gemm& given, const Kernels& kern, int threads)
 }
 
 void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, kAnyLanes, pool, scratch);
+  run_blocks(op, kern, kAnyLanes, pool, {}, scratch);
 }
 
 // An upper bound of Layout's scratch memory for any GEMM of the group: its tiles are no larger than those of `largest`,
@@ -517,8 +564,9 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
          sizeof(float);
 }
 
-void gemm_grouped(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, 1, pool, scratch);
+void gemm_grouped(const Gemm& op, const Kernels& kern, ThreadPool& pool, std::span<const std::byte> next,
+                  void* scratch) {
+  run_blocks(op, kern, 1, pool, next, scratch);
 }
 
 }  // namespace athanor

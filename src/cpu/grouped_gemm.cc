@@ -3,6 +3,7 @@
 // data that others wrote. Otherwise experts run one after the other, each on all threads. Both orders give the same
 // bits: the blocking of a GEMM's sums depends on its own rows alone.
 #include <algorithm>
+#include <span>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
@@ -32,6 +33,16 @@ void check_offsets(const GroupedGemm& op, const int32_t* offsets) {
   }
 }
 
+// Weights that the next expert reads; empty for gradients of weights, whose rows the CPU prefetches by itself.
+std::span<const std::byte> next_weights(const GroupedGemm& op, int64_t e) {
+  const int32_t* offsets = op.offsets.as<int32_t>();
+  do {
+    if (op.role == Grouped::weight_gradient || ++e == op.experts()) return {};
+  } while (offsets[e] == offsets[e + 1]);
+  const Tensor weights = op.of_expert(e, offsets[e], offsets[e + 1]).b;
+  return {static_cast<const std::byte*>(weights.data), size_t(weights.numel()) * size_of(weights.dtype)};
+}
+
 void run_expert(const GroupedGemm& op, int64_t e, ThreadPool& pool, void* scratch) {
   const int32_t* rows = op.offsets.as<int32_t>() + e;
   if (rows[0] == rows[1]) return;
@@ -39,7 +50,7 @@ void run_expert(const GroupedGemm& op, int64_t e, ThreadPool& pool, void* scratc
   if (gemm_is_small(gemm))
     gemm_small(gemm, kernels(), pool, scratch);
   else
-    gemm_grouped(gemm, kernels(), pool, scratch);
+    gemm_grouped(gemm, kernels(), pool, next_weights(op, e), scratch);
 }
 
 }  // namespace

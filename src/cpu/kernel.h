@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/int.h"
 #include "cpu/isa.h"
 #include "tensor/dtype.h"
 
@@ -22,7 +23,9 @@ struct Micro {
   bool add;
   const float* ahead;  // memory that a later call reads: ahead[k * ahead_step] is prefetched into L2 for every k
   int64_t ahead_step;
-  // AMX kernels prefetch these into L2 instead of `ahead`: rows of A that a later call reads, of k units
+  const char* next;  // memory that a later GEMM reads, or any: next[k * next_step] is prefetched likewise
+  int64_t next_step;
+  // AMX kernels prefetch these into L2 instead of `ahead` and `next`: rows of A that a later call reads, of k units
   // each, and rows of the result that a later call writes, of `lines` cache lines each.
   struct Rows {
     const char* first;
@@ -75,6 +78,11 @@ struct Kernels {
   int mr, nr;
   int mr_pairs;  // maximum rows of the *_pairs kernels
   int max_rows(bool pairs) const { return pairs ? mr_pairs : mr; }
+  // Rows per call for `rows` rows in memory: about equal numbers, since calls with few rows wait for their own sums.
+  int64_t even_rows(int64_t rows, bool pairs) const {
+    const int64_t most = max_rows(pairs);
+    return (pairs && amx) || rows <= 0 ? most : div_ceil(rows, div_ceil(rows, most));
+  }
   // Indexed by rows - 1, with rows in 1 .. mr or mr_pairs. The *_pairs kernels are null without bf16 instructions;
   // by_column_pairs is null also where A must be transposed into rows first.
   using MicroFn = void (*)(const Micro&);

@@ -48,6 +48,7 @@ void micro(const Micro& m) {
   for (int g = 0; g < kGroups; ++g) group[g] = m.a + 3 * g * s;
   const float *a = m.a, *b = m.b;
   const float* ahead = m.ahead;
+  const char* next = m.next;
   // c is accessed last and its rows are far apart: prefetch it while the products are accumulated.
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
@@ -71,6 +72,8 @@ void micro(const Micro& m) {
     }
     __builtin_prefetch(ahead, 0, 2);
     ahead += m.ahead_step;
+    __builtin_prefetch(next, 0, 2);
+    next += m.next_step;
     b += m.b_stride;
     if (!kByRow) a += s;
   }

@@ -319,8 +319,8 @@ TEST(Gemm, SymmetricGemmsMatchFullOnesBitExactly) {
   }
 }
 
-// Few rows are multiplied as d^T = b a^T where the tile unit does it: rows and columns at the edges of its blocks, K at
-// the edges of its steps, and d as a view of even or odd stride.
+// Few rows are multiplied as d^T = b a^T where a kernel multiplies bf16 pairs: rows and columns at the edges of its
+// blocks, K at the edges of its steps, and d as a view of even or odd stride.
 TEST(Gemm, FewRowsMatchTheSameRowsOfManyBitExactly) {
   constexpr int64_t kMany = 400;
   for (const Kernels* kern : testing::all_kernels())
@@ -334,7 +334,7 @@ TEST(Gemm, FewRowsMatchTheSameRowsOfManyBitExactly) {
           for (const Matrix* d : {&all, &some}) {
             const Gemm op{.d = d->t, .a = a.t.slice(0, d->t.rows()), .b = b.t, .tb = true};
             std::vector<float> scratch(gemm_grouped_scratch(op, *kern, threads) / 4, std::nanf(""));
-            gemm_grouped(op, *kern, pool, scratch.data());
+            gemm_grouped(op, *kern, pool, std::as_bytes(std::span(scratch)), scratch.data());
           }
           for (int64_t i = 0; i < few; ++i)
             for (int64_t j = 0; j < n; ++j)
