@@ -122,7 +122,7 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
 
 void multiply(const Kernels& kern, const BlockGemm& p) {
   const Kernels::MicroFn* micros = kern.micros(false, p.pairs);
-  const int64_t mr = kern.even_rows(p.rows, p.pairs);
+  const int64_t mr = kern.max_rows(p.pairs);
   Micro m{};
   m.a_stride = p.a_stride, m.b_stride = p.b_stride ? p.b_stride : kern.nr, m.c_stride = p.c_stride, m.k = p.k,
   m.add = p.add;
