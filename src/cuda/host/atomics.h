@@ -50,11 +50,6 @@ inline float4 atomicAdd(float4* p, float4 v) {
   return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y), atomicAdd(&p->z, v.z), atomicAdd(&p->w, v.w)};
 }
 template <class T>
-T atomicSub(T* p, std::type_identity_t<T> v) {
-  static_assert(emu::kAtomicInteger<T>, "atomicSub: integers only");
-  return emu::read_modify_write(p, [=](T old) { return T(old - v); });
-}
-template <class T>
 T atomicMax(T* p, std::type_identity_t<T> v) {
   static_assert(emu::kAtomicInteger<T>, "atomicMax: integers only");
   return emu::read_modify_write(p, [=](T old) { return old > v ? old : v; });
@@ -64,30 +59,6 @@ T atomicMin(T* p, std::type_identity_t<T> v) {
   static_assert(emu::kAtomicInteger<T>, "atomicMin: integers only");
   return emu::read_modify_write(p, [=](T old) { return old < v ? old : v; });
 }
-template <class T>
-T atomicAnd(T* p, std::type_identity_t<T> v) {
-  return emu::read_modify_write(p, [=](T old) { return T(old & v); });
-}
-template <class T>
-T atomicOr(T* p, std::type_identity_t<T> v) {
-  return emu::read_modify_write(p, [=](T old) { return T(old | v); });
-}
-template <class T>
-T atomicXor(T* p, std::type_identity_t<T> v) {
-  return emu::read_modify_write(p, [=](T old) { return T(old ^ v); });
-}
-template <class T>
-T atomicExch(T* p, std::type_identity_t<T> v) {
-  return emu::read_modify_write(p, [=](T) { return v; });
-}
-template <class T>
-T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
-  static_assert(emu::kAtomicInteger<T>, "atomicCAS: integers only");
-  return emu::read_modify_write(p, [=](T old) { return old == expected ? v : old; });
-}
 inline unsigned atomicInc(unsigned* p, unsigned limit) {
   return emu::read_modify_write(p, [=](unsigned old) { return old >= limit ? 0u : old + 1; });
-}
-inline unsigned atomicDec(unsigned* p, unsigned limit) {
-  return emu::read_modify_write(p, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "cuda/host/thread.h"
@@ -26,9 +27,7 @@ void finish_vote(Lanes& lanes);
 void finish_match_any(Lanes& lanes);
 void syncwarp(unsigned mask);
 void block_barrier(const char* file, int line);
-enum class BarrierReduction { kCount, kAnd, kOr };
-int block_barrier_reduce(bool predicate, BarrierReduction kind, const char* file, int line);
-void fence(bool block_only);
+void fence();
 
 template <class T>
 T shuffle(unsigned mask, T value, int source) {
@@ -46,73 +45,33 @@ inline unsigned ballot(unsigned mask, bool predicate) {
   warp_collective(Collective::kVote, mask, &predicate, &result, finish_vote);
   return result;
 }
-template <class T, class F>
-EMU_UNINSTRUMENTED void finish_reduce(Lanes& lanes) {
-  bool first = true;
-  T sum{};
+template <class T>
+EMU_UNINSTRUMENTED void finish_min(Lanes& lanes) {
+  T least = std::numeric_limits<T>::max();
   for (int i = 0; i < 32; ++i) {
     if (!(lanes.mask >> i & 1)) continue;
     const T value = *static_cast<const T*>(lanes.in[i]);
-    sum = first ? value : F{}(sum, value);
-    first = false;
+    least = value < least ? value : least;
   }
-  for (int i = 0; i < 32; ++i) {
-    if (lanes.mask >> i & 1) *static_cast<T*>(lanes.out[i]) = sum;
-  }
+  for (int i = 0; i < 32; ++i)
+    if (lanes.mask >> i & 1) *static_cast<T*>(lanes.out[i]) = least;
 }
-template <class F, class T>
-T reduce(unsigned mask, T value) {
+template <class T>
+T reduce_min(unsigned mask, T value) {
   static_assert(sizeof(T) == 4, "redux.sync works on 32-bit integers");
   T out{};
-  warp_collective(Collective::kReduce, mask, &value, &out, finish_reduce<T, F>);
+  warp_collective(Collective::kReduce, mask, &value, &out, finish_min<T>);
   return out;
 }
-struct Add {
-  template <class T>
-  T operator()(T a, T b) const {
-    return T(std::make_unsigned_t<T>(a) + std::make_unsigned_t<T>(b));
-  }
-};
-struct Max {
-  template <class T>
-  T operator()(T a, T b) const {
-    return a > b ? a : b;
-  }
-};
-struct Min {
-  template <class T>
-  T operator()(T a, T b) const {
-    return a < b ? a : b;
-  }
-};
-struct And {
-  unsigned operator()(unsigned a, unsigned b) const { return a & b; }
-};
-struct Or {
-  unsigned operator()(unsigned a, unsigned b) const { return a | b; }
-};
-struct Xor {
-  unsigned operator()(unsigned a, unsigned b) const { return a ^ b; }
-};
 }  // namespace emu
 
 // ---- barriers and fences
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emu::block_barrier(file, line);
 }
-inline int __syncthreads_or(int p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return emu::block_barrier_reduce(p != 0, emu::BarrierReduction::kOr, file, line);
-}
-inline int __syncthreads_and(int p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return emu::block_barrier_reduce(p != 0, emu::BarrierReduction::kAnd, file, line);
-}
-inline int __syncthreads_count(int p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return emu::block_barrier_reduce(p != 0, emu::BarrierReduction::kCount, file, line);
-}
 inline void __syncwarp(unsigned mask = ~0u) { emu::syncwarp(mask); }
-inline void __threadfence() { emu::fence(false); }
-inline void __threadfence_system() { emu::fence(false); }
-inline void __threadfence_block() { emu::fence(true); }
+inline void __threadfence() { emu::fence(); }
+inline void __threadfence_system() { emu::fence(); }
 
 // ---- shuffles: segments of `width` lanes; a lane without a source keeps its own value
 template <class T>
@@ -124,11 +83,6 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const int lane = emu::self()->lane, source = lane ^ bits;
   return emu::shuffle(mask, value, source / width > lane / width ? -1 : source);
-}
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int lane = emu::self()->lane, source = lane + int(delta);
-  return emu::shuffle(mask, value, source / width != lane / width ? -1 : source);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
@@ -149,18 +103,5 @@ unsigned __match_any_sync(unsigned mask, T value) {
   emu::warp_collective(emu::Collective::kMatch, mask, &in, &out, emu::finish_match_any);
   return out;
 }
-template <class T>
-unsigned __match_all_sync(unsigned mask, T value, int* all) {
-  *all = __match_any_sync(mask, value) == mask;
-  // The result is the same in all lanes: if one lane differs, no lane's set is the whole mask.
-  return *all ? mask : 0;
-}
-inline unsigned __reduce_add_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Add>(mask, v); }
-inline int __reduce_add_sync(unsigned mask, int v) { return emu::reduce<emu::Add>(mask, v); }
-inline unsigned __reduce_max_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Max>(mask, v); }
-inline int __reduce_max_sync(unsigned mask, int v) { return emu::reduce<emu::Max>(mask, v); }
-inline unsigned __reduce_min_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Min>(mask, v); }
-inline int __reduce_min_sync(unsigned mask, int v) { return emu::reduce<emu::Min>(mask, v); }
-inline unsigned __reduce_and_sync(unsigned mask, unsigned v) { return emu::reduce<emu::And>(mask, v); }
-inline unsigned __reduce_or_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Or>(mask, v); }
-inline unsigned __reduce_xor_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Xor>(mask, v); }
+inline unsigned __reduce_min_sync(unsigned mask, unsigned v) { return emu::reduce_min(mask, v); }
+inline int __reduce_min_sync(unsigned mask, int v) { return emu::reduce_min(mask, v); }

@@ -27,13 +27,6 @@ inline unsigned __float_as_uint(float x) { return emu::bits_as<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return emu::bits_as<float>(x); }
 inline float __int_as_float(int x) { return emu::bits_as<float>(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline unsigned __brev(unsigned x) {
-  unsigned r = 0;
-  for (int i = 0; i < 32; ++i) r |= (x >> i & 1) << (31 - i);
-  return r;
-}
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   const uint64_t bytes = a | uint64_t(b) << 32;
   unsigned r = 0;
@@ -44,7 +37,6 @@ inline unsigned __vmaxu2(unsigned a, unsigned b) {  // maximum of each 16-bit ha
   const unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
   return (low & 0xffff) | (high & 0xffff0000u);
 }
-inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }

@@ -15,8 +15,7 @@ const char* base_name(const char* path) {
 // All threads have arrived: everything before is known to all.
 void release_block(Block& b) {
   BlockBarrier& barrier = b.barrier;
-  barrier.result = barrier.count;
-  barrier.count = barrier.arrived = 0;
+  barrier.arrived = 0;
   barrier.file = nullptr;
   if (kCheck) {
     Others all = b.threads[0]->fiber->others;
@@ -54,15 +53,6 @@ void block_barrier(const char* path, int line) {
   }
   barrier.waiting.push_back(self());
   park(Wait::kBarrier, {"__syncthreads %s:%ld", file, {line}});
-}
-
-int block_barrier_reduce(bool predicate, BarrierReduction kind, const char* file, int line) {
-  Block& b = block();
-  b.barrier.count += predicate;
-  block_barrier(file, line);
-  const unsigned count = b.barrier.result;
-  if (kind == BarrierReduction::kCount) return int(count);
-  return kind == BarrierReduction::kOr ? count != 0 : count == b.size;
 }
 
 namespace {

@@ -84,8 +84,8 @@ void acquire_from(const Clock& clock, Block& owner, bool cluster_scope) {
   if (cluster_scope) join(f.others, clock.others);
 }
 
-void fence(bool block_only) {
-  if (!kCheck || block_only || !running()) return;
+void fence() {
+  if (!kCheck || !running()) return;
   Fiber& f = fiber();
   join(f.others, f.collected);
   f.collected = nullptr;

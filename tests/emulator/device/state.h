@@ -125,7 +125,6 @@ struct BlockBarrier {  // __syncthreads
   const char* file = nullptr;
   int line = 0;
   std::vector<Thread*> waiting;
-  unsigned count = 0, result = 0;
 };
 struct NamedBarrier {
   unsigned arrived = 0, expected = 0;

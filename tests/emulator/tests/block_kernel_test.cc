@@ -173,34 +173,23 @@ TEST(BlockKernel, CountsWithAtomics) {
   expect_sound([](Error& e) { run_histogram<kSound>(e); });
 }
 
-// Shuffles, votes, matches, reductions and bit intrinsics, one row of 20 results per thread.
+// Shuffles, votes, matches, reductions and bit intrinsics, one row of results per thread.
+constexpr int kCollectives = 10;
 __global__ void collectives(int* out) {
   const int t = static_cast<int>(threadIdx.x), l = t % 32;
   const unsigned all = ~0u;
-  int* o = out + t * 20;
-  int same = 0;
+  int* o = out + t * kCollectives;
   o[0] = __shfl_sync(all, l * l, l + 3);
   o[1] = __shfl_up_sync(all, l, 5);
-  o[2] = __shfl_down_sync(all, l, 7, 16);
-  o[3] = static_cast<int>(__ballot_sync(all, l % 3 == 0));
-  o[4] = __reduce_add_sync(all, l);
-  o[5] = __reduce_max_sync(all, -l);
-  o[6] = __any_sync(all, l == 9) + 2 * __all_sync(all, l < 31);
-  o[7] = __syncthreads_count(t % 5 == 0);
-  o[8] = __syncthreads_or(t == 63) + 2 * __syncthreads_and(t != 63);
-  o[9] = __popc(t) + __clz(t) + __ffs(t);
-  o[10] = l < 16 ? __shfl_xor_sync(0xffffu, l, 1) : __shfl_xor_sync(0xffff0000u, l, 2);
-  o[11] = static_cast<int>(__match_any_sync(all, l % 7));
-  o[12] = static_cast<int>(__match_all_sync(all, 5, &same)) + same;
-  o[13] = static_cast<int>(__match_all_sync(all, l / 31, &same)) + same;
-  o[14] =
-      static_cast<int>(__reduce_xor_sync(all, 1u << l) ^ __reduce_and_sync(all, 12u) ^ __reduce_or_sync(all, 1u << l));
-  o[15] = __reduce_min_sync(all, l - 40);
-  o[16] = static_cast<int>(__brev(static_cast<unsigned>(t)));
-  o[17] = static_cast<int>(__byte_perm(0x33221100u, 0x77665544u, 0x7250u) ^
-                           __vmaxu2(0x00058000u + static_cast<unsigned>(t), 0x80000007u));
-  o[18] = static_cast<int>(static_cast<float>(__nv_fp8_e4m3(static_cast<float>(t) * 1.1f)) * 1024.f);
-  o[19] = static_cast<int>(__umulhi(0x80000000u, static_cast<unsigned>(t)));
+  o[2] = static_cast<int>(__ballot_sync(all, l % 3 == 0));
+  o[3] = __any_sync(all, l == 9) + 2 * __all_sync(all, l < 31);
+  o[4] = __popc(t);
+  o[5] = l < 16 ? __shfl_xor_sync(0xffffu, l, 1) : __shfl_xor_sync(0xffff0000u, l, 2);
+  o[6] = static_cast<int>(__match_any_sync(all, l % 7));
+  o[7] = __reduce_min_sync(all, l - 40);
+  o[8] = static_cast<int>(__byte_perm(0x33221100u, 0x77665544u, 0x7250u) ^
+                          __vmaxu2(0x00058000u + static_cast<unsigned>(t), 0x80000007u));
+  o[9] = static_cast<int>(static_cast<float>(__nv_fp8_e4m3(static_cast<float>(t) * 1.1f)) * 1024.f);
 }
 
 int expected_collective(int t, int i) {
@@ -210,42 +199,29 @@ int expected_collective(int t, int i) {
     if (k % 3 == 0) thirds |= 1u << k;
     if (k % 7 == l % 7) sevenths |= 1u << k;
   }
-  const int popc = __builtin_popcount(t), clz = t ? __builtin_clz(t) : 32, ffs = __builtin_ffs(t);
-  unsigned reversed = 0;
-  for (int k = 0; k < 32; ++k) reversed |= (static_cast<unsigned>(t) >> k & 1u) << (31 - k);
   const int square = (l + 3) % 32;
   const int fp8 = static_cast<int>(static_cast<float>(__nv_fp8_e4m3(static_cast<float>(t) * 1.1f)) * 1024.f);
-  const int expected[20] = {square * square,
-                            l < 5 ? l : l - 5,
-                            l % 16 + 7 < 16 ? l + 7 : l,
-                            static_cast<int>(thirds),
-                            496,
-                            0,
-                            1,
-                            13,
-                            1,
-                            popc + clz + ffs,
-                            l < 16 ? l ^ 1 : l ^ 2,
-                            static_cast<int>(sevenths),
-                            static_cast<int>(~0u) + 1,
-                            0,
-                            12,
-                            -40,
-                            static_cast<int>(reversed),
-                            0x77225500 ^ static_cast<int>(0x80008000u + static_cast<unsigned>(t)),
-                            fp8,
-                            t / 2};
+  const int expected[kCollectives] = {square * square,
+                                      l < 5 ? l : l - 5,
+                                      static_cast<int>(thirds),
+                                      1,
+                                      __builtin_popcount(t),
+                                      l < 16 ? l ^ 1 : l ^ 2,
+                                      static_cast<int>(sevenths),
+                                      -40,
+                                      0x77225500 ^ static_cast<int>(0x80008000u + static_cast<unsigned>(t)),
+                                      fp8};
   return expected[i];
 }
 
 TEST(BlockKernel, Collectives) {
   expect_sound([](Error& e) {
-    DeviceBuffer<int> out(64 * 20);
+    DeviceBuffer<int> out(64 * kCollectives);
     ok(launch(collectives, {dim3(1), dim3(64)}, out.get()));
     const auto got = out.read();
-    for (int i = 0; i < 64 * 20; ++i) {
-      const int want = expected_collective(i / 20, i % 20);
-      EXPECT_EQ(got[i], want) << "thread " << i / 20 << " result " << i % 20;
+    for (int i = 0; i < 64 * kCollectives; ++i) {
+      const int want = expected_collective(i / kCollectives, i % kCollectives);
+      EXPECT_EQ(got[i], want) << "thread " << i / kCollectives << " result " << i % kCollectives;
       e.add(got[i], want, 0.5, 0);
     }
   });
@@ -256,16 +232,9 @@ __global__ void atomics(int* i, unsigned* u, unsigned long long* q, float* f, do
                         float4* v) {
   const int t = static_cast<int>(threadIdx.x);
   atomicAdd(&i[0], t);
-  atomicSub(&i[1], t);
-  atomicMax(&i[2], t);
-  atomicMin(&i[3], -t);
-  atomicExch(&i[4], 7);
-  atomicCAS(&i[5], t, t + 1);
-  atomicAnd(&u[0], ~(1u << t % 32));
-  atomicOr(&u[1], 1u << t % 32);
-  atomicXor(&u[2], 1u << t % 32);
-  atomicInc(&u[3], 10u);
-  atomicDec(&u[4], 10u);
+  atomicMax(&i[1], t);
+  atomicMin(&i[2], -t);
+  atomicInc(u, 10u);
   atomicAdd(q, 1ull << 40);
   atomicAdd(f, 0.5f);
   atomicAdd(d, 0.25);
@@ -278,8 +247,8 @@ __global__ void atomics(int* i, unsigned* u, unsigned long long* q, float* f, do
 
 TEST(BlockKernel, Atomics) {
   expect_sound([](Error& e) {
-    DeviceBuffer<int> i(6);
-    DeviceBuffer<unsigned> u(5);
+    DeviceBuffer<int> i(3);
+    DeviceBuffer<unsigned> u(1);
     DeviceBuffer<unsigned long long> q(1);
     DeviceBuffer<float> f(1), v(4);
     DeviceBuffer<double> d(1);
@@ -289,18 +258,10 @@ TEST(BlockKernel, Atomics) {
     ok(launch(atomics, {dim3(1), dim3(64)}, i.get(), u.get(), q.get(), f.get(), d.get(),
               reinterpret_cast<__half2*>(h.get()), b.get(), reinterpret_cast<float4*>(v.get())));
     const auto gi = i.read();
-    const auto gu = u.read();
     e.add(gi[0], 2016, 0.1, 0);
-    e.add(gi[1], -2016, 0.1, 0);
-    e.add(gi[2], 63, 0.1, 0);
-    e.add(gi[3], -63, 0.1, 0);
-    e.add(gi[4], 7, 0.1, 0);
-    EXPECT_GE(gi[5], 1);  // how far the chain gets depends on the order of threads
-    e.add(gu[0], 0, 0.1, 0);
-    e.add(gu[1], 4294967295., 0.1, 0);
-    e.add(gu[2], 0, 0.1, 0);
-    e.add(gu[3], 64 % 11, 0.1, 0);
-    e.add(gu[4], (11 - 64 % 11) % 11, 0.1, 0);
+    e.add(gi[1], 63, 0.1, 0);
+    e.add(gi[2], -63, 0.1, 0);
+    e.add(u.read()[0], 64 % 11, 0.1, 0);
     e.add(static_cast<double>(q.read()[0] >> 40), 64, 0.1, 0);
     e.add(f.read()[0], 32, 1e-6, 0);
     e.add(d.read()[0], 16, 1e-6, 0);
