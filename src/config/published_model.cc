@@ -11,37 +11,38 @@
 namespace athanor {
 namespace {
 
-// Keys that transformers writes or once wrote and that do not change the trained function: skipped without a notice.
-constexpr std::string_view kWritten[] = {"_name_or_path",
-                                         "architectures",
-                                         "torch_dtype",
-                                         "dtype",
-                                         "transformers_version",
-                                         "use_cache",
-                                         "pad_token_id",
-                                         "pretraining_tp",
-                                         "task_specific_params",
-                                         "is_decoder",
-                                         "is_encoder_decoder",
-                                         "output_attentions",
-                                         "output_hidden_states",
-                                         "return_dict",
-                                         "chunk_size_feed_forward",
-                                         "id2label",
-                                         "label2id",
-                                         "problem_type",
-                                         "summary_type",
-                                         "summary_use_proj",
-                                         "summary_activation",
-                                         "summary_proj_to_labels",
-                                         "summary_first_dropout",
-                                         "output_past",
-                                         "gradient_checkpointing",
-                                         "output_router_logits",
-                                         "encoder_stride",
-                                         "pooler_output_size",
-                                         "pooler_act",
-                                         "_attn_implementation_autoset"};
+constexpr std::string_view kWritten[] = {
+    // keys that transformers writes or once wrote and that do not change the trained function: skipped without a notice
+    "_name_or_path",
+    "architectures",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "pad_token_id",
+    "pretraining_tp",
+    "task_specific_params",
+    "is_decoder",
+    "is_encoder_decoder",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "chunk_size_feed_forward",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+    "output_past",
+    "gradient_checkpointing",
+    "output_router_logits",
+    "encoder_stride",
+    "pooler_output_size",
+    "pooler_act",
+    "_attn_implementation_autoset"};
 
 // Keys of published files that only other programs read: skipped with one notice.
 constexpr std::string_view kSkipped[] = {
@@ -145,106 +146,37 @@ void drop_quantization(Json& object, const std::string& path) {
   object.erase("quantization_config");
 }
 
-// Default of a family's published configuration class where it differs from this program's own default [transformers 4
-// and 5, configuration_*.py].
-struct PublishedDefault {
-  ModelType family;
-  std::string_view key, value;  // value: JSON
-};
 using enum ModelType;
-constexpr PublishedDefault kDefaults[] = {
-    {gpt2, "vocab_size", "50257"},
-    {gpt2, "hidden_size", "768"},
-    {gpt2, "num_hidden_layers", "12"},
-    {gpt2, "num_attention_heads", "12"},
-    {gpt2, "max_position_embeddings", "1024"},
-    {gpt2, "bos_token_id", "50256"},
-    {gpt2, "eos_token_id", "50256"},
-    {llama, "vocab_size", "32000"},
-    {llama, "hidden_size", "4096"},
-    {llama, "intermediate_size", "11008"},
-    {llama, "num_hidden_layers", "32"},
-    {llama, "num_attention_heads", "32"},
-    {llama, "max_position_embeddings", "2048"},
-    {llama, "norm_eps", "1e-06"},
-    {llama, "bos_token_id", "1"},
-    {llama, "eos_token_id", "2"},
-    {mistral, "vocab_size", "32000"},
-    {mistral, "hidden_size", "4096"},
-    {mistral, "intermediate_size", "14336"},
-    {mistral, "num_hidden_layers", "32"},
-    {mistral, "num_attention_heads", "32"},
-    {mistral, "num_key_value_heads", "8"},
-    {mistral, "max_position_embeddings", "131072"},
-    {mistral, "norm_eps", "1e-06"},
-    {mistral, "bos_token_id", "1"},
-    {mistral, "eos_token_id", "2"},
-    {mistral, "sliding_window", "4096"},
-    {qwen2, "vocab_size", "151936"},
-    {qwen2, "hidden_size", "4096"},
-    {qwen2, "intermediate_size", "22016"},
-    {qwen2, "num_hidden_layers", "32"},
-    {qwen2, "num_attention_heads", "32"},
-    {qwen2, "num_key_value_heads", "32"},
-    {qwen2, "max_position_embeddings", "32768"},
-    {qwen2, "norm_eps", "1e-06"},
-    {qwen3, "vocab_size", "151936"},
-    {qwen3, "hidden_size", "4096"},
-    {qwen3, "intermediate_size", "22016"},
-    {qwen3, "num_hidden_layers", "32"},
-    {qwen3, "num_attention_heads", "32"},
-    {qwen3, "num_key_value_heads", "32"},
-    {qwen3, "head_dim", "128"},
-    {qwen3, "max_position_embeddings", "32768"},
-    {qwen3, "norm_eps", "1e-06"},
-    {mixtral, "vocab_size", "32000"},
-    {mixtral, "hidden_size", "4096"},
-    {mixtral, "intermediate_size", "14336"},
-    {mixtral, "num_hidden_layers", "32"},
-    {mixtral, "num_attention_heads", "32"},
-    {mixtral, "num_key_value_heads", "8"},
-    {mixtral, "max_position_embeddings", "131072"},
-    {mixtral, "rope_theta", "1000000.0"},
-    {mixtral, "bos_token_id", "1"},
-    {mixtral, "eos_token_id", "2"},
-    {mixtral, "num_experts", "8"},
-    {mixtral, "num_experts_per_tok", "2"},
-    {qwen3_moe, "vocab_size", "151936"},
-    {qwen3_moe, "hidden_size", "2048"},
-    {qwen3_moe, "intermediate_size", "6144"},
-    {qwen3_moe, "num_hidden_layers", "24"},
-    {qwen3_moe, "num_attention_heads", "32"},
-    {qwen3_moe, "num_key_value_heads", "4"},
-    {qwen3_moe, "max_position_embeddings", "32768"},
-    {qwen3_moe, "norm_eps", "1e-06"},
-    {qwen3_moe, "num_experts", "128"},
-    {qwen3_moe, "num_experts_per_tok", "8"},
-    {qwen3_moe, "moe_intermediate_size", "768"},
-    {olmoe, "vocab_size", "50304"},
-    {olmoe, "hidden_size", "2048"},
-    {olmoe, "intermediate_size", "2048"},
-    {olmoe, "num_hidden_layers", "16"},
-    {olmoe, "num_attention_heads", "16"},
-    {olmoe, "max_position_embeddings", "4096"},
-    {olmoe, "eos_token_id", "50279"},
-    {olmoe, "num_experts", "64"},
-    {olmoe, "num_experts_per_tok", "8"},
-    {dots1, "vocab_size", "152064"},
-    {dots1, "hidden_size", "4608"},
-    {dots1, "intermediate_size", "10944"},
-    {dots1, "moe_intermediate_size", "1408"},
-    {dots1, "num_hidden_layers", "62"},
-    {dots1, "num_attention_heads", "32"},
-    {dots1, "num_key_value_heads", "32"},
-    {dots1, "max_position_embeddings", "2048"},
-    {dots1, "norm_eps", "1e-06"},
-    {vit, "hidden_size", "768"},
-    {vit, "intermediate_size", "3072"},
-    {vit, "num_hidden_layers", "12"},
-    {vit, "num_attention_heads", "12"},
-    {vit, "norm_eps", "1e-12"},
-    {vit, "image_size", "224"},
-    {vit, "patch_size", "16"},
+// Defaults of each family's published configuration class where they differ from this program's own defaults, as JSON
+// [transformers 4 and 5, configuration_*.py].
+constexpr std::pair<ModelType, std::string_view> kDefaults[] = {
+    {gpt2, R"({"vocab_size": 50257, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "max_position_embeddings": 1024, "bos_token_id": 50256, "eos_token_id": 50256})"},
+    {llama, R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "max_position_embeddings": 2048, "norm_eps": 1e-06, "bos_token_id": 1,
+        "eos_token_id": 2})"},
+    {mistral, R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "norm_eps": 1e-06,
+        "bos_token_id": 1, "eos_token_id": 2, "sliding_window": 4096})"},
+    {qwen2, R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768, "norm_eps": 1e-06})"},
+    {qwen3, R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768,
+        "norm_eps": 1e-06})"},
+    {mixtral, R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0, "bos_token_id": 1, "eos_token_id": 2, "num_experts": 8, "num_experts_per_tok": 2})"},
+    {qwen3_moe, R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 32768, "norm_eps": 1e-06,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})"},
+    {olmoe, R"({"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "max_position_embeddings": 4096, "eos_token_id": 50279, "num_experts": 64,
+        "num_experts_per_tok": 8})"},
+    {dots1, R"({"vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+        "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "max_position_embeddings": 2048, "norm_eps": 1e-06})"},
+    {vit, R"({"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "norm_eps": 1e-12, "image_size": 224, "patch_size": 16})"},
 };
 constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults if the switch is true
 
@@ -379,12 +311,16 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   const auto fields = model_fields();
   merge_rope_keys(model, path);
   std::string filled;
-  for (const PublishedDefault& d : kDefaults) {
-    if (d.family != family || gives(model, fields, d.key)) continue;
-    Json value = parse_json(d.value, "published default");
-    if (is_beyond(model, d.key, value)) continue;
-    model.set(std::string(d.key), std::move(value)).where = model.where;
-    filled += cat(filled.empty() ? "" : ", ", d.key, " ", d.value);
+  for (const auto& [of, defaults] : kDefaults) {
+    if (of != family) continue;
+    const Json object = parse_json(defaults, "published defaults");
+    for (size_t i = 0; i < object.keys.size(); ++i) {
+      const std::string& key = object.keys[i];
+      Json value = object.items[i];
+      if (gives(model, fields, key) || is_beyond(model, key, value)) continue;
+      filled += cat(filled.empty() ? "" : ", ", key, " ", to_line(value));
+      model.set(key, std::move(value)).where = model.where;
+    }
   }
   if (!filled.empty() && notices)
     notices->push_back(cat(model.where, ": ", path, ": keys missing from the file have the defaults of transformers' ",
