@@ -1,5 +1,6 @@
 // Model options that only model_type athanor exposes: read, written, and refused in invalid combinations.
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/config/helpers.h"
 
@@ -10,35 +11,16 @@ using nlohmann::json;
 
 json athanor_json() {
   json j = with_key(llama_json(), "model_type", "athanor");
-  j.update({{"hidden_act", "relu2"},
-            {"gated_mlp", false},
-            {"mlp_bias", true},
-            {"attention_bias", true},
-            {"lm_head_bias", true},
-            {"norm_elementwise_affine", false},
-            {"embedding_norm", true},
-            {"sublayer_norm", "both"},
-            {"qk_norm", true},
-            {"qk_norm_elementwise_affine", false},
-            {"attention_multiplier", 0.12},
-            {"attn_logit_softcapping", 20.0},
-            {"attention_sinks", true},
-            {"sliding_window", 9},
-            {"layer_types", {"sliding_attention", "full_attention"}},
-            {"resid_lambdas", {1.0}},
-            {"x0_lambdas", {0.2, 0.1}},
-            {"skip_from", {nullptr, nullptr, 0}},
-            {"skip_lambdas", {-0.2}},
-            {"value_embeddings", {0, nullptr}},
-            {"value_embedding_lambdas", {0.5}},
-            {"value_residual_lambdas", {0.25}},
-            {"value_lambdas", {0.75, 1}},
-            {"value_gate_channels", 12},
-            {"value_gate_scale", 3.0},
-            {"attention_gate_channels", 11},
-            {"smear_channels", 10},
-            {"rope_scaling", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}},
-            {"initializer_ranges", {{"*.down_proj.weight", 0}, {"lm_head.weight", 0.001}}}});
+  j.update(json::parse(R"({"hidden_act": "relu2", "gated_mlp": false, "mlp_bias": true, "attention_bias": true,
+      "lm_head_bias": true, "norm_elementwise_affine": false, "embedding_norm": true, "sublayer_norm": "both",
+      "qk_norm": true, "qk_norm_elementwise_affine": false, "attention_multiplier": 0.12,
+      "attn_logit_softcapping": 20.0, "attention_sinks": true, "sliding_window": 9,
+      "layer_types": ["sliding_attention", "full_attention"], "resid_lambdas": [1.0], "x0_lambdas": [0.2, 0.1],
+      "skip_from": [null, null, 0], "skip_lambdas": [-0.2], "value_embeddings": [0, null],
+      "value_embedding_lambdas": [0.5], "value_residual_lambdas": [0.25], "value_lambdas": [0.75, 1],
+      "value_gate_channels": 12, "value_gate_scale": 3.0, "attention_gate_channels": 11, "smear_channels": 10,
+      "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+      "initializer_ranges": {"*.down_proj.weight": 0, "lm_head.weight": 0.001}})"));
   return j;
 }
 
@@ -56,37 +38,20 @@ TEST(Athanor, OptionsRoundTripThroughTheCheckpointConfig) {
 
 TEST(Athanor, OtherFamiliesRefuseItsOptions) {
   const json all = athanor_json();
-  for (const char* key : {"gated_mlp",
-                          "lm_head_bias",
-                          "norm_elementwise_affine",
-                          "embedding_norm",
-                          "sublayer_norm",
-                          "qk_norm_elementwise_affine",
-                          "attention_multiplier",
-                          "attn_logit_softcapping",
-                          "attention_sinks",
-                          "resid_lambdas",
-                          "x0_lambdas",
-                          "skip_from",
-                          "skip_lambdas",
-                          "value_embeddings",
-                          "value_embedding_lambdas",
-                          "value_residual_lambdas",
-                          "value_lambdas",
-                          "value_gate_channels",
-                          "value_gate_scale",
-                          "attention_gate_channels",
-                          "smear_channels",
-                          "rope_scaling"})
-    expect_parts(error_of_model(with_key(llama_json(), key, all[key])),
-                 {cat("model.", key), "llama ", "model_type athanor"});
+  std::istringstream keys(
+      "gated_mlp lm_head_bias norm_elementwise_affine embedding_norm sublayer_norm qk_norm_elementwise_affine "
+      "attention_multiplier attn_logit_softcapping attention_sinks resid_lambdas x0_lambdas skip_from "
+      "skip_lambdas value_embeddings value_embedding_lambdas value_residual_lambdas value_lambdas "
+      "value_gate_channels value_gate_scale attention_gate_channels smear_channels rope_scaling");
+  for (std::string key; keys >> key;)
+    model_refused(with_key(llama_json(), key, all[key]), {cat("model.", key), "llama ", "model_type athanor"});
   EXPECT_EQ(error_of_model(with_key(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
 }
 
 TEST(Athanor, ListsNeedOneEntryPerLayer) {
   const json all = athanor_json();
   const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& parts) {
-    expect_parts(error_of_model(with_key(all, key, value)), parts);
+    model_refused(with_key(all, key, value), parts);
   };
   refused("layer_types", {"full_attention"}, {"layer_types: 1 entries for the 2 layers of num_hidden_layers"});
   refused("layer_types", {"full_attention", "full_attention"}, {"sliding_window: 9", "layer_types"});
@@ -124,7 +89,7 @@ TEST(Athanor, SparseLayersRequireTheirKeys) {
   EXPECT_EQ(sparse_pattern_of(m, 1).group, 0);
   EXPECT_EQ(window_of(m, 0), 0);
   const auto refused = [](const char* key, const json& value, const std::vector<std::string>& parts) {
-    expect_parts(error_of_model(with_key(sparse_json(), key, value)), parts);
+    model_refused(with_key(sparse_json(), key, value), parts);
   };
   refused("layer_types", {"full_attention", "full_attention"}, {"sparse_block_size: 16", "layer_types"});
   refused("layer_types", nullptr, {"sparse_block_size: 16", "layer_types"});
@@ -136,7 +101,7 @@ TEST(Athanor, SparseLayersRequireTheirKeys) {
   refused("sliding_window", 9, {"sliding_window: 9", "layer_types"});
   EXPECT_EQ(error_of_model(with_key(sparse_json(), "sparse_global_blocks", 0)), "");
   for (const char* key : {"sparse_block_size", "sparse_local_blocks", "sparse_global_blocks"})
-    expect_parts(error_of_model(with_key(llama_json(), key, 2)), {cat("model.", key), "llama ", "model_type athanor"});
+    model_refused(with_key(llama_json(), key, 2), {cat("model.", key), "llama ", "model_type athanor"});
   const json all = with_key(sparse_json(), "layer_types", {"sparse_attention", "sparse_attention"});
   expect_parts(error_in(small_config("", all.dump()), {"context_parallel_size=2"}),
                {"model.layer_types: sparse_attention", "context_parallel_size"});

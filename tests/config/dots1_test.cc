@@ -20,13 +20,10 @@ json dots1(const json& more) {
   j.update(more);
   return j;
 }
-ModelConfig shape_of(const json& j) { return parse_model_config(j.dump(), "config.json"); }
-std::string refusal(const json& more) {
-  return error_of([&] { shape_of(dots1(more)); });
-}
+std::string refusal(const json& more) { return error_of_model(dots1(more)); }
 
 TEST(Dots1, CountsDenseSharedAndRoutedLayers) {
-  const ModelConfig m = shape_of(dots1({{"n_group", 4}, {"topk_group", 2}, {"first_k_dense_replace", 1}}));
+  const ModelConfig m = read_model(dots1({{"n_group", 4}, {"topk_group", 2}, {"first_k_dense_replace", 1}}));
   EXPECT_EQ(m.num_experts, 8);
   EXPECT_EQ(m.scoring_func, RouterScore::sigmoid);
   EXPECT_EQ(m.router_aux_loss_coef, 0);
@@ -48,18 +45,18 @@ TEST(Dots1, ImpossibleRoutingIsNamed) {
   for (const char* key : {"n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"}) {
     json other = dots1({{"model_type", "mixtral"}, {"moe_intermediate_size", nullptr}, {"n_shared_experts", 0}});
     other[key] = 2;
-    expect_parts(error_of([&] { shape_of(other); }), {key, "mixtral has none, got 2"});
+    model_refused(other, {key, "mixtral has none, got 2"});
   }
 }
 
 TEST(Dots1, ExportedConfigRoundTrips) {
-  const ModelConfig m = shape_of(
+  const ModelConfig m = read_model(
       dots1({{"n_group", 4}, {"topk_group", 3}, {"routed_scaling_factor", 2.5}, {"first_k_dense_replace", 1}}));
   const ModelConfig back = parse_model_config(hf_config_json(m, "float32"), "exported");
   EXPECT_EQ(hf_config_json(back, "float32"), hf_config_json(m, "float32"));
   EXPECT_EQ(std::tuple(back.n_group, back.topk_group, back.routed_scaling_factor, back.first_k_dense_replace),
             std::tuple(4, 3, 2.5, 1));
-  const std::string without = hf_config_json(shape_of(dots1({{"n_shared_experts", nullptr}})), "float32");
+  const std::string without = hf_config_json(read_model(dots1({{"n_shared_experts", nullptr}})), "float32");
   EXPECT_EQ(json::parse(without)["n_shared_experts"], 0) << "transformers multiplies by it";
 }
 

@@ -41,13 +41,29 @@ inline std::string error_in(const std::string& text, std::vector<std::string> ov
   return error_of([&] { parse(text, overrides); });
 }
 
-// Like error_in, for the small configuration.
-inline std::string error_with(std::vector<std::string> overrides) {
-  return error_in(small_config(), std::move(overrides));
-}
-
 inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nis not in: " << message;
+}
+
+// The small configuration with these overrides, and the error of adding more.
+struct SmallConfig {
+  std::vector<std::string> overrides;
+  std::string text = small_config();
+
+  std::string error(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    return error_in(text, all);
+  }
+  void accepts(const std::vector<std::string>& more) const { EXPECT_EQ(error(more), ""); }
+  void refuses(const std::vector<std::string>& more, const std::vector<std::string>& parts) const {
+    expect_parts(error(more), parts);
+  }
+};
+inline std::string error_with(const std::vector<std::string>& overrides) { return SmallConfig{}.error(overrides); }
+inline void accepted(const std::vector<std::string>& overrides) { SmallConfig{}.accepts(overrides); }
+inline void refused(const std::vector<std::string>& overrides, const std::vector<std::string>& parts) {
+  SmallConfig{}.refuses(overrides, parts);
 }
 
 // Files of models.
@@ -60,6 +76,9 @@ inline nlohmann::json llama_json() {
 inline ModelConfig read_model(const nlohmann::json& j) { return parse_model_config(j.dump(), "config.json"); }
 inline std::string error_of_model(const nlohmann::json& j) {
   return error_of([&] { read_model(j); });
+}
+inline void model_refused(const nlohmann::json& j, const std::vector<std::string>& parts) {
+  expect_parts(error_of_model(j), parts);
 }
 inline nlohmann::json with_key(nlohmann::json j, const std::string& key, const nlohmann::json& value) {
   j[key] = value;

@@ -69,7 +69,7 @@ TEST(Sections, MessagesNameTheNearestKey) {
   expect_parts(wrong("\"lora.rank\": 8"), {"unknown key \"lora.rank\"", "\"lora.rank\"?"});
   expect_parts(wrong("\"lora\": 8"), {"run.json:2: lora: expected an object such as {\"rank\": 0}, got 8"});
   expect_parts(wrong("\"lora\": {\"rank\": \"x\"}"), {"lora.rank: expected an integer", "got the string \"x\""});
-  expect_parts(error_with({"lora.rnak=8"}), {"--set lora.rnak: unknown key \"lora.rnak\"", "\"lora.rank\"?"});
+  refused({"lora.rnak=8"}, {"--set lora.rnak: unknown key \"lora.rnak\"", "\"lora.rank\"?"});
 }
 
 TEST(Sections, ResumeComparesValuesAndIgnoresSpelling) {
