@@ -136,4 +136,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Replaces the ~ of "~" and "~/..." by $HOME in paths that no shell has seen, such as those of configuration files;
+// returns other paths unchanged. "~NAME/..." is an Error(usage).
+std::string expand_home(const std::string& path);
+
 }  // namespace athanor

@@ -1,8 +1,7 @@
-#include "checkpoint/consolidate.h"
+#include "checkpoint/store.h"
 
 #include <algorithm>
 
-#include "checkpoint/store.h"
 #include "checkpoint/weights.h"
 
 namespace athanor {

@@ -149,4 +149,8 @@ void prune_diverged(const RunLock& lock);
 // passes. Folders without a manifest are not checkpoints and are kept.
 std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
 
+// Merges the files of a checkpoint that several ranks wrote into one file per kind of tensor: verifies the checkpoint
+// and writes it to root/step-N/ in the form in which a single rank saves (consolidate.cc). Returns that folder.
+std::string consolidate_checkpoint(const std::string& folder, const std::string& root);
+
 }  // namespace athanor

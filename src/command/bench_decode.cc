@@ -7,7 +7,6 @@
 #include "base/format.h"
 #include "base/rng.h"
 #include "command/command.h"
-#include "command/inference_weights.h"
 #include "command/machine.h"
 #include "cpu/thread_pool.h"
 #include "infer/sampler.h"

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "checkpoint/consolidate.h"
 #include "checkpoint/store.h"
 #include "command/command.h"
 

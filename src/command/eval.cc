@@ -9,7 +9,6 @@
 
 #include "base/file.h"
 #include "command/command.h"
-#include "command/inference_weights.h"
 #include "command/machine.h"
 #include "config/config.h"
 #include "convert/gguf_reader.h"

@@ -11,12 +11,11 @@
 #include "command/export_check.h"
 #include "command/float_names.h"
 #include "config/choices.h"
+#include "convert/adapter_folder.h"
 #include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
 #include "convert/new_folder.h"
-#include "convert/peft_folder.h"
-#include "convert/sparsegpt.h"
-#include "convert/wanda.h"
+#include "convert/sparsity.h"
 
 namespace athanor {
 namespace fs = std::filesystem;

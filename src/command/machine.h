@@ -89,6 +89,12 @@ void add_rank_flags(Verb, RankFlags&);
 void add_rates(Verb, std::vector<double>& given);
 Ceilings given_or_measured(const std::vector<double>& given, Backend, const Recipe&);
 
+// --weights of verbs that run a model without training it. word: initially kWeightsAsPrecision.
+constexpr const char* kWeightsAsPrecision = "precision";
+void add_weights_option(Verb, std::string& word);
+// Throws Error(usage) for int8 on a GPU, which has no int8 GEMMs here.
+InferenceWeights inference_weights(const std::string& word, const Machine&);
+
 // The part of environment.json about the program.
 ProgramInfo program_info(const std::vector<std::string>& command_line);
 

@@ -1,4 +1,4 @@
-#include "command/plan_cluster.h"
+#include "command/plan.h"
 
 #include <cmath>
 #include <cstdio>

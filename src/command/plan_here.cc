@@ -1,4 +1,4 @@
-#include "command/plan_here.h"
+#include "command/plan.h"
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-#include "command/plan_meshes.h"
+#include "command/plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "command/plan_pipeline.h"
+#include "command/plan.h"
 
 #include <algorithm>
 #include <cstdio>

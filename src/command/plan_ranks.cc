@@ -1,11 +1,10 @@
-#include "command/plan_ranks.h"
+#include "command/plan.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 
 #include "base/format.h"
-#include "command/plan_meshes.h"
 #include "perf/described_gpu.h"
 #include "plan/forecast.h"
 #include "train/setup.h"

@@ -1,4 +1,4 @@
-#include "command/plan_search.h"
+#include "command/plan.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "command/quiet_log.h"
 #include "convert/new_folder.h"
-#include "plan/changes.h"
 #include "plan/forecast.h"
 #include "plan/search.h"
 

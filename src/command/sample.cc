@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/thread.h"
 #include "command/command.h"
-#include "command/inference_weights.h"
 #include "command/machine.h"
 #include "convert/end_tokens.h"
 #include "convert/hf_folder.h"

@@ -6,7 +6,7 @@
 
 #include "base/edit_distance.h"
 #include "base/error.h"
-#include "base/home.h"
+#include "base/file.h"
 #include "config/fields_walk.h"
 
 namespace athanor {

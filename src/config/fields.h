@@ -176,7 +176,7 @@ std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<DataStage>> data_stage_fields();
 std::vector<Field<AheadToken>> ahead_token_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
-std::vector<Field<ModelConfig>> model_fields();  // including block_fields() and image_fields() (image_model.h)
+std::vector<Field<ModelConfig>> model_fields();  // including block_fields() and image_fields()
 std::vector<Field<ModelConfig>> block_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 
@@ -220,5 +220,17 @@ std::string dotted(const std::string& prefix, std::string_view key);
 bool skips_removed_key(const Json& value, const std::string& prefix, std::string_view key, Notices);
 // Throws Error(usage) with the replacement if the value existed only in an earlier version.
 void refuse_removed_value(const Json& value, const std::string& path);
+
+// Options, checks and keys in files that only vision transformers (model_type vit) have (image_model.cc).
+
+// Rows of the options image_size, patch_size, num_channels, image_mean and image_std.
+std::vector<Field<ModelConfig>> image_fields();
+// Reads the keys of a vit's config.json that have other names here: the number of classes becomes vocab_size, and the
+// tokens of an image become max_position_embeddings, each unless given. Throws Error(usage) if a size is missing.
+void adopt_image_keys(Json& model, const std::string& path);
+// The part of validate() for these options, of every family.
+void validate_images(const ModelConfig&, std::string_view where);
+// Adds a vit's keys to a config.json of transformers.
+void add_vit_keys(const ModelConfig&, Json& out);
 
 }  // namespace athanor

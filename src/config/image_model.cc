@@ -1,5 +1,5 @@
 // The options and keys of vision transformers (model_type vit), and the checks of their shapes.
-#include "config/image_model.h"
+#include "config/fields.h"
 
 #include <algorithm>
 

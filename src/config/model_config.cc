@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "config/fields.h"
-#include "config/image_model.h"
 #include "config/require.h"
 
 namespace athanor {

@@ -173,4 +173,8 @@ std::string image_processor_json(const ModelConfig&);
 std::string hf_config_json(const ModelConfig&, const char* torch_dtype, const std::string& quantization = "",
                            std::span<const int32_t> ends = {});
 
+// The first row of block_fields() in which they differ, with the first shape's value: "hidden_act \"relu2\"", or "" if
+// there is none. Ignores initializer_ranges, which does not affect trained weights.
+std::string differing_option(const ModelConfig&, const ModelConfig&);
+
 }  // namespace athanor

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
-#include "config/image_model.h"
 
 namespace athanor {
 namespace {

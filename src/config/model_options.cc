@@ -1,5 +1,5 @@
 // Options that only model_type athanor leaves open: finds those that a shape uses, and checks their combinations.
-#include "config/model_options.h"
+#include "config/model_config.h"
 
 #include <algorithm>
 

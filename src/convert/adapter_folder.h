@@ -3,6 +3,7 @@
 // model/adapters.h, without PEFT's prefix.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "checkpoint/weights.h"
 
 namespace athanor {
+
+class ModelFolder;
 
 inline constexpr const char* kAdapterFile = "adapter.json";
 inline constexpr const char* kPeftFile = "adapter_config.json";
@@ -61,5 +64,9 @@ class AdapterFolder {
   std::vector<std::string> modules_;
   bool averages_ = false;
 };
+
+// model: a folder of adapters (ModelFolder::adapter()), otherwise Error(usage). `out` must not exist; it is created
+// atomically. dtype: dtype of the matrices in the file; f32 if absent. Returns the size of the matrices in bytes.
+int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std::optional<DType> dtype);
 
 }  // namespace athanor

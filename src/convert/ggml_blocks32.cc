@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "convert/ggml_blocks.h"
-#include "convert/ggml_search.h"
 
 namespace athanor {
 namespace {

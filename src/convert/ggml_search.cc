@@ -1,4 +1,4 @@
-#include "convert/ggml_search.h"
+#include "convert/ggml_blocks.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "convert/gguf_mixture.h"
+#include "convert/gguf_model.h"
 
 #include <algorithm>
 #include <array>

@@ -2,12 +2,18 @@
 // on the layer's inputs [Frantar et al. 2023, algorithm 1]. Symmetric integers with one scale per group of a row.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/safetensors_writer.h"
 #include "cpu/thread_pool.h"
 
 namespace athanor {
+
+class ModelFolder;
 
 struct GptqOptions {
   int bits = 4;            // 4 or 8
@@ -29,5 +35,38 @@ struct GptqProblem {
   std::string_view what;  // name for errors
 };
 GptqMatrix quantize_gptq(GptqProblem problem, const GptqOptions&, ThreadPool&);
+
+// Matrices in GPTQ's file format, version 1. A linear layer "NAME.weight" [out, in] is stored as
+//   NAME.qweight i32 [in bits / 32, out]      integers packed along the inputs, the first in the lowest bits
+//   NAME.qzeros  i32 [groups, out bits / 32]  zero point minus 1
+//   NAME.scales  f16 [groups, out]
+//   NAME.g_idx   i32 [in]                     group of each input
+// value = scale (integer - qzero - 1). Only the linear layers of blocks are quantized; everything else is f16.
+
+struct GptqExport {
+  GptqOptions options;
+  // Returns the sum over tokens of x x^T for the inputs of a weight, [in, in]; called once per weight.
+  std::function<std::vector<float>(const std::string& weight)> hessian;
+  ThreadPool* pool;
+};
+
+enum class GptqTensor : uint8_t { qweight, qzeros, scales, g_idx };
+std::string gptq_name(const std::string& weight, GptqTensor);
+
+// "quantization_config" for config.json, a JSON object. routers: the model has routers, which are not quantized.
+std::string quantization_config_json(const GptqOptions&, bool routers);
+
+// The four tensors of a weight, which is quantized when the first of them is written. Folder and export must outlive
+// them. Throws Error(usage) if the shape does not fit bits or group size.
+std::vector<TensorData> gptq_matrix(const ModelFolder&, const std::string& weight, const GptqExport&);
+
+// The tensors of one linear layer as stored in the file, packed; the weight is [out, in].
+struct GptqStored {
+  std::vector<int32_t> qweight, qzeros, g_idx;
+  std::vector<float> scales;
+  Shape matrix;
+  int bits;
+};
+std::vector<float> gptq_values(const GptqStored&);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-#include "convert/gptq_file.h"
+#include "convert/gptq.h"
 
 #include "base/error.h"
 #include "convert/floats.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "checkpoint/store.h"
-#include "convert/gptq_file.h"
+#include "convert/gptq.h"
 #include "convert/model_folder.h"
 #include "convert/sparsity.h"
 

@@ -15,11 +15,11 @@
 #include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 #include "config/config.h"
-#include "config/model_options.h"
+#include "config/model_config.h"
 #include "convert/floats.h"
 #include "convert/folder_links.h"
 #include "convert/gguf_weights.h"
-#include "convert/gptq_file.h"
+#include "convert/gptq.h"
 #include "model/adapters.h"
 
 namespace athanor {

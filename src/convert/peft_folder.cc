@@ -1,4 +1,4 @@
-#include "convert/peft_folder.h"
+#include "convert/adapter_folder.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "convert/sparsegpt.h"
+#include "convert/sparsity.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "data/image_report.h"
+#include "data/report.h"
 
 #include <algorithm>
 #include <array>

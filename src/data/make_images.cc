@@ -20,9 +20,9 @@
 #include "data/glob.h"
 #include "data/image_decode.h"
 #include "data/image_file.h"
-#include "data/image_resize.h"
 #include "data/image_source.h"
 #include "data/ordered_pool.h"
+#include "data/picture.h"
 #include "data/text_input.h"
 #include "data/token_file.h"
 

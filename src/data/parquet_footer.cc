@@ -1,4 +1,4 @@
-#include "data/parquet_footer.h"
+#include "data/parquet_column.h"
 
 #include <algorithm>
 #include <optional>

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/int.h"
 #include "data/glob.h"
-#include "data/image_report.h"
 #include "data/ngram.h"
 #include "data/token_file.h"
 #include "tokenizer/load.h"

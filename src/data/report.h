@@ -1,6 +1,7 @@
 // Summary and integrity check of token shards: the output of `athanor data info` and `athanor data verify`.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,12 @@ DataInfo data_info(const ShardReportOptions& options);
 
 // Reads every token. Returns a report if all is well; otherwise throws an Error listing all bad files and token ranges.
 std::string data_verify(const ShardReportOptions& options);
+
+// The part of `athanor data info` and `data verify` for shards of images (image_report.cc).
+
+// True if the file begins like a shard of images; false also if it cannot be read.
+bool is_image_shard(const std::string& path);
+// Reports formats, counts, images per class, mean and standard deviation of pixels, and problems. Reads all images.
+DataInfo image_info(std::span<const std::string> paths);
 
 }  // namespace athanor

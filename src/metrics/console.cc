@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/format_time.h"
 #include "base/log.h"
 
 namespace athanor {

@@ -1,4 +1,4 @@
-#include "plan/changes.h"
+#include "plan/search.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

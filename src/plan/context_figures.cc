@@ -1,4 +1,4 @@
-#include "plan/context_figures.h"
+#include "plan/rank_plan.h"
 
 #include <cstdio>
 

@@ -13,7 +13,6 @@
 #include "base/crypto.h"
 #include "base/error.h"
 #include "base/format.h"
-#include "base/format_time.h"
 #include "base/median.h"
 #include "report/chart.h"
 

@@ -1,6 +1,6 @@
 // Recursive descent through the pattern: alternatives, sequences, atoms with quantifiers, sets. Writes only syntax that
 // is known to mean the same in PCRE2.
-#include "tokenizer/regex_dialect.h"
+#include "tokenizer/regex.h"
 
 #include <algorithm>
 #include <cctype>

@@ -10,7 +10,7 @@
 #include "analysis/noise_scale.h"
 #include "convert/model_folder.h"
 #include "engine/engine.h"
-#include "perf/mfu_peak.h"
+#include "perf/flops.h"
 #include "tokenizer/tokenizer.h"
 
 namespace athanor {

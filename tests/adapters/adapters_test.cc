@@ -6,9 +6,9 @@
 #include <fstream>
 #include <optional>
 
+#include "convert/adapter_folder.h"
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
-#include "convert/peft_folder.h"
 #include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"
 #include "tests/expect_error.h"

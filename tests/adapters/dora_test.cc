@@ -4,9 +4,9 @@
 
 #include <optional>
 
+#include "convert/adapter_folder.h"
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
-#include "convert/peft_folder.h"
 #include "model/adapters.h"
 #include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"

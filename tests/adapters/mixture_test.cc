@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "convert/adapter_folder.h"
 #include "convert/floats.h"
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
-#include "convert/peft_folder.h"
 #include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"
 #include "tests/expect_error.h"

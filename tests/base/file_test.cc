@@ -19,7 +19,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/home.h"
 #include "base/rng.h"
 #include "tests/expect_error.h"
 

@@ -1,6 +1,5 @@
 // Numbers for people, at the borders between units and for numbers that are none.
 #include "base/format.h"
-#include "base/format_time.h"
 
 #include <gtest/gtest.h>
 

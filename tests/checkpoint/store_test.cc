@@ -11,7 +11,6 @@
 #include <fstream>
 #include <memory>
 
-#include "checkpoint/consolidate.h"
 #include "checkpoint/printable.h"
 #include "tests/checkpoint/faults.h"
 #include "tests/checkpoint/sample_run.h"

@@ -1,5 +1,5 @@
 // The search for the fastest way to run on many GPUs: what it tries, and that what it writes is what it predicted.
-#include "command/plan_search.h"
+#include "command/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "convert/gptq_file.h"
 #include "tensor/half.h"
 
 namespace athanor::test {

@@ -1,10 +1,9 @@
 // SparseGPT against the published algorithm in NumPy (fixtures/sparsegpt.py), and what pruned outputs keep.
-#include "convert/sparsegpt.h"
+#include "convert/sparsity.h"
 
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "convert/wanda.h"
 
 namespace athanor::test {
 namespace {

@@ -1,5 +1,5 @@
 // Pruning by Wanda: rows computed by hand, and folders whose other weights keep their bits.
-#include "convert/wanda.h"
+#include "convert/sparsity.h"
 
 #include "convert/floats.h"
 #include "convert/hf_folder.h"

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "data/image_file.h"
-#include "data/image_report.h"
 #include "data/loader.h"
+#include "data/report.h"
 #include "data_testing.h"
 
 namespace athanor {

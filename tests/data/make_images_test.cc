@@ -13,7 +13,7 @@
 
 #include "data/image_decode.h"
 #include "data/image_file.h"
-#include "data/image_resize.h"
+#include "data/picture.h"
 #include "data_testing.h"
 
 namespace athanor {

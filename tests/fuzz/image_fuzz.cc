@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "data/image_decode.h"
-#include "data/image_resize.h"
 #include "data/image_source.h"
+#include "data/picture.h"
 #include "tests/fuzz/laws.h"
 
 namespace {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "plan/changes.h"
+#include "plan/search.h"
 
 namespace athanor {
 namespace {

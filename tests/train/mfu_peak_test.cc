@@ -1,5 +1,5 @@
 // A run keeps one peak for MFU, or the log says why it changed.
-#include "perf/mfu_peak.h"
+#include "perf/flops.h"
 
 #include <gtest/gtest.h>
 
