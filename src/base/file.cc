@@ -34,37 +34,23 @@ std::string space_left(const std::string& path) {
 }
 
 std::string remedy(int error, const std::string& path, int64_t bytes_needed) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed") : "more space was needed",
-                 error == ENOSPC ? space_left(path) : ", the quota is used up", ": free some or choose another folder");
-    case EROFS:
-      return "the file system is mounted read-only: remount it or choose another folder";
-    case EACCES:
-    case EPERM:
-      return cat("user id ", geteuid(), " lacks the permission: check owner and mode, or choose another folder");
-    case ENOENT:
-      return "check the path";
-    case ENOTDIR:
-      return "a part of the path is a file, not a folder: remove it or choose another path";
-    case EISDIR:
-      return "expected a file, found a folder";
-    case EEXIST:
-      return "remove it or choose another name";
-    case EMFILE:
-    case ENFILE:
-      return "too many open files: raise the limit (ulimit -n)";
-    case EFBIG:
-      return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed: ") : "",
-                 "raise the file size limit (ulimit -f) or choose another file system");
-    case EIO:
-      return "the disk or network file system failed: see the kernel log";
-    case ESTALE:
-      return "the network file system was lost: mount it again";
-    default:
-      return "";
-  }
+  if (error == ENOSPC || error == EDQUOT)
+    return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed") : "more space was needed",
+               error == ENOSPC ? space_left(path) : ", the quota is used up", ": free some or choose another folder");
+  if (error == EROFS) return "the file system is mounted read-only: remount it or choose another folder";
+  if (error == EACCES || error == EPERM)
+    return cat("user id ", geteuid(), " lacks the permission: check owner and mode, or choose another folder");
+  if (error == ENOENT) return "check the path";
+  if (error == ENOTDIR) return "a part of the path is a file, not a folder: remove it or choose another path";
+  if (error == EISDIR) return "expected a file, found a folder";
+  if (error == EEXIST) return "remove it or choose another name";
+  if (error == EMFILE || error == ENFILE) return "too many open files: raise the limit (ulimit -n)";
+  if (error == EFBIG)
+    return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed: ") : "",
+               "raise the file size limit (ulimit -f) or choose another file system");
+  if (error == EIO) return "the disk or network file system failed: see the kernel log";
+  if (error == ESTALE) return "the network file system was lost: mount it again";
+  return "";
 }
 
 // Retries a call that signals interrupt.
@@ -377,6 +363,20 @@ void write_file(const std::string& path, std::string_view content) {
   file.commit();
 }
 
+MappedFile::MappedFile(const std::string& path) : MappedFile(open_regular(path), path) {}
+
+MappedFile::MappedFile(const Fd& file, const std::string& path) {
+  const int64_t size = file_bytes(file, path);
+  if (size == 0) return;  // an empty mapping is EINVAL
+  void* data = mmap(nullptr, size_t(size), PROT_READ, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) throw_io("mapping", path, errno);
+  bytes_ = {static_cast<const std::byte*>(data), size_t(size)};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
 std::string expand_home(const std::string& path) {
   if (!path.starts_with('~')) return path;
   const size_t slash = path.find('/');
@@ -390,20 +390,6 @@ std::string expand_home(const std::string& path) {
     throw Error(cat(path, ": ~ stands for the folder in HOME, which is not set: set HOME or write the full path"),
                 Exit::usage);
   return home + path.substr(1);
-}
-
-MappedFile::MappedFile(const std::string& path) : MappedFile(open_regular(path), path) {}
-
-MappedFile::MappedFile(const Fd& file, const std::string& path) {
-  const int64_t size = file_bytes(file, path);
-  if (size == 0) return;  // an empty mapping is EINVAL
-  void* data = mmap(nullptr, size_t(size), PROT_READ, MAP_SHARED, file.get(), 0);
-  if (data == MAP_FAILED) throw_io("mapping", path, errno);
-  bytes_ = {static_cast<const std::byte*>(data), size_t(size)};
-}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 }  // namespace athanor

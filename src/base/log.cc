@@ -32,16 +32,10 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 const char* color_of(spdlog::level::level_enum level) {
-  switch (level) {
-    case spdlog::level::debug:
-      return "\x1b[36m";  // cyan
-    case spdlog::level::warn:
-      return "\x1b[33m\x1b[1m";  // yellow
-    case spdlog::level::err:
-      return "\x1b[31m\x1b[1m";  // red
-    default:
-      return "\x1b[32m";  // green
-  }
+  if (level == spdlog::level::debug) return "\x1b[36m";        // cyan
+  if (level == spdlog::level::warn) return "\x1b[33m\x1b[1m";  // yellow
+  if (level == spdlog::level::err) return "\x1b[31m\x1b[1m";   // red
+  return "\x1b[32m";                                           // green
 }
 
 // Standard error, without ever waiting for its reader. The guard's mutex lets one line through at a time.

@@ -16,23 +16,11 @@ constexpr size_t kMaxShown = 80;      // maximum bytes of a wrong value quoted i
 constexpr size_t kMaxCompared = 100;  // longer keys are not looked up as misspellings
 
 std::string shown(const Json& value) {
-  switch (value.kind) {
-    case Json::Kind::null:
-    case Json::Kind::boolean:
-      return to_line(value);
-    case Json::Kind::integer:
-    case Json::Kind::real:
-      return value.text;
-    case Json::Kind::string: {
-      const bool long_text = value.text.size() > kMaxShown;
-      return cat("the string ", json_string(value.text.substr(0, kMaxShown)), long_text ? "..." : "");
-    }
-    case Json::Kind::array:
-      return "a list";
-    case Json::Kind::object:
-      return "an object";
-  }
-  return "";
+  if (value.is(Json::Kind::array)) return "a list";
+  if (value.is(Json::Kind::object)) return "an object";
+  if (!value.is(Json::Kind::string)) return to_line(value);
+  const bool long_text = value.text.size() > kMaxShown;
+  return cat("the string ", json_string(value.text.substr(0, kMaxShown)), long_text ? "..." : "");
 }
 
 std::string plain(double v) {  // integers without a point: 2147483648, not 2147483648.0

@@ -75,30 +75,17 @@ class Cursor {
     return kind;
   }
   double scalar(uint32_t kind, const std::string& key) {
-    switch (kind) {
-      case 0:
-        return number<uint8_t>(key);
-      case 1:
-        return number<int8_t>(key);
-      case 2:
-        return number<uint16_t>(key);
-      case 3:
-        return number<int16_t>(key);
-      case 4:
-        return number<uint32_t>(key);
-      case 5:
-        return number<int32_t>(key);
-      case 6:
-        return decimal_of(number<float>(key));
-      case 7:
-        return number<uint8_t>(key) != 0;
-      case 10:
-        return double(number<uint64_t>(key));
-      case 11:
-        return double(number<int64_t>(key));
-      default:
-        return number<double>(key);
-    }
+    if (kind == 0) return number<uint8_t>(key);
+    if (kind == 1) return number<int8_t>(key);
+    if (kind == 2) return number<uint16_t>(key);
+    if (kind == 3) return number<int16_t>(key);
+    if (kind == 4) return number<uint32_t>(key);
+    if (kind == 5) return number<int32_t>(key);
+    if (kind == 6) return decimal_of(number<float>(key));
+    if (kind == 7) return number<uint8_t>(key) != 0;
+    if (kind == 10) return double(number<uint64_t>(key));
+    if (kind == 11) return double(number<int64_t>(key));
+    return number<double>(key);
   }
   void skip_array(const std::string& key) {
     const uint32_t of = kind(key);

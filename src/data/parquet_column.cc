@@ -72,47 +72,26 @@ struct ParquetColumn::PageHeader {
 
   void read(ThriftReader& in) {
     in.read_struct([&](int id, Type field) {
-      switch (id) {
-        case 1:
-          type = in.integer(field);
-          return true;
-        case 2:
-          unpacked_bytes = in.integer(field);
-          return true;
-        case 3:
-          packed_bytes = in.integer(field);
-          return true;
-        case 5:
-        case 7:
-        case 8:
-          if (field != Type::structure) damaged_page("a header's part is no struct");
-          in.read_struct([&](int part, Type kind) { return read_part(in, id, part, kind); });
-          return true;
-        default:
-          return false;
+      if (id == 5 || id == 7 || id == 8) {
+        if (field != Type::structure) damaged_page("a header's part is no struct");
+        in.read_struct([&](int part, Type kind) { return read_part(in, id, part, kind); });
+        return true;
       }
+      return in.read_integer(id, field, {{1, &type}, {2, &unpacked_bytes}, {3, &packed_bytes}});
     });
   }
 
  private:
   // Reads a field of DataPageHeader (5), DictionaryPageHeader (7) or DataPageHeaderV2 (8).
   bool read_part(ThriftReader& in, int which, int id, Type field) {
-    const bool second = which == 8;
-    if (id == 1)
-      values = in.integer(field);
-    else if (id == (second ? 4 : 2))
-      encoding = in.integer(field);
-    else if (which == 5 && id == 3)
-      level_encoding = in.integer(field);
-    else if (second && id == 5)
-      level_bytes = in.integer(field);
-    else if (second && id == 6)
-      repetition_bytes = in.integer(field);
-    else if (second && id == 7)
+    if (which == 8 && id == 7) {
       compressed = ThriftReader::boolean(field);
-    else
-      return false;
-    return true;
+      return true;
+    }
+    if (which == 8)
+      return in.read_integer(id, field, {{1, &values}, {4, &encoding}, {5, &level_bytes}, {6, &repetition_bytes}});
+    return in.read_integer(id, field, {{1, &values}, {2, &encoding}}) ||
+           (which == 5 && in.read_integer(id, field, {{3, &level_encoding}}));
   }
 };
 

@@ -32,40 +32,31 @@ std::string name_in(const char* const (&names)[N], int64_t value) {
 
 struct SchemaElement {
   std::string_view name;
-  std::optional<int64_t> type, converted_type;
-  int64_t repetition = 0, children = 0;
+  std::optional<int64_t> converted_type;
+  int64_t type = -1, repetition = 0, children = 0;
   int64_t logical_type = 0;  // field number in the union; 0: absent
 };
 
 SchemaElement schema_element(ThriftReader& in) {
   SchemaElement e;
   in.read_struct([&](int id, Type type) {
-    switch (id) {
-      case 1:
-        e.type = in.integer(type);
-        return true;
-      case 3:
-        e.repetition = in.integer(type);
-        return true;
-      case 4:
-        e.name = in.binary(type);
-        return true;
-      case 5:
-        e.children = in.integer(type);
-        return true;
-      case 6:
-        e.converted_type = in.integer(type);
-        return true;
-      case 10:
-        if (type != Type::structure) damaged_footer("a logical type is no struct");
-        in.read_struct([&](int kind, Type) {
-          e.logical_type = kind;
-          return false;
-        });
-        return true;
-      default:
-        return false;
+    if (id == 4) {
+      e.name = in.binary(type);
+      return true;
     }
+    if (id == 6) {
+      e.converted_type = in.integer(type);
+      return true;
+    }
+    if (id == 10) {
+      if (type != Type::structure) damaged_footer("a logical type is no struct");
+      in.read_struct([&](int kind, Type) {
+        e.logical_type = kind;
+        return false;
+      });
+      return true;
+    }
+    return in.read_integer(id, type, {{1, &e.type}, {3, &e.repetition}, {5, &e.children}});
   });
   if (e.children < 0) damaged_footer("a group with a negative number of columns");
   return e;
@@ -79,31 +70,13 @@ struct ColumnChunk {
 
 void column_metadata(ThriftReader& in, ColumnChunk& c) {
   in.read_struct([&](int id, Type type) {
-    switch (id) {
-      case 1:
-        c.type = in.integer(type);
-        return true;
-      case 3:
-        in.read_list(type, Type::binary, [&] { c.path.push_back(in.binary(Type::binary)); });
-        return true;
-      case 4:
-        c.codec = in.integer(type);
-        return true;
-      case 5:
-        c.values = in.integer(type);
-        return true;
-      case 7:
-        c.bytes = in.integer(type);
-        return true;
-      case 9:
-        c.data_offset = in.integer(type);
-        return true;
-      case 11:
-        c.dictionary_offset = in.integer(type);
-        return true;
-      default:
-        return false;
+    if (id == 3) {
+      in.read_list(type, Type::binary, [&] { c.path.push_back(in.binary(Type::binary)); });
+      return true;
     }
+    return in.read_integer(
+        id, type,
+        {{1, &c.type}, {4, &c.codec}, {5, &c.values}, {7, &c.bytes}, {9, &c.data_offset}, {11, &c.dictionary_offset}});
   });
 }
 
@@ -128,20 +101,16 @@ class FooterReader {
 
   ParquetLayout read() {
     in_.read_struct([&](int id, Type type) {
-      switch (id) {
-        case 2:
-          in_.read_list(type, Type::structure, [&] { schema_.push_back(schema_element(in_)); });
-          judge_schema();
-          return true;
-        case 3:
-          layout_.rows = in_.integer(type);
-          return true;
-        case 4:
-          in_.read_list(type, Type::structure, [&] { layout_.chunks.push_back(row_group()); });
-          return true;
-        default:
-          return false;
+      if (id == 2) {
+        in_.read_list(type, Type::structure, [&] { schema_.push_back(schema_element(in_)); });
+        judge_schema();
+        return true;
       }
+      if (id == 4) {
+        in_.read_list(type, Type::structure, [&] { layout_.chunks.push_back(row_group()); });
+        return true;
+      }
+      return in_.read_integer(id, type, {{3, &layout_.rows}});
     });
     if (schema_.empty()) damaged_footer("no schema");
     int64_t rows = 0;
@@ -181,7 +150,7 @@ class FooterReader {
     if (e.children > 0) not_texts("a group of nested columns");
     if (e.repetition == 2) not_texts("a list (REPEATED)");
     if (e.repetition < 0 || e.repetition > 2) damaged_footer(cat("repetition type ", e.repetition));
-    if (e.type != kByteArray) not_texts(cat("of type ", name_in(kPhysicalTypes, e.type.value_or(-1))));
+    if (e.type != kByteArray) not_texts(cat("of type ", name_in(kPhysicalTypes, e.type)));
     const auto is_one_of = [](int64_t value, std::initializer_list<int64_t> allowed) {
       return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
     };
@@ -205,11 +174,7 @@ class FooterReader {
         });
         return true;
       }
-      if (id == 3) {
-        chunk.rows = in_.integer(type);
-        return true;
-      }
-      return false;
+      return in_.read_integer(id, type, {{3, &chunk.rows}});
     });
     const std::string where = cat("row group ", layout_.chunks.size(), ", column \"", column_, "\"");
     if ((!found && encrypted_) || (found && found->encrypted))

@@ -69,6 +69,15 @@ int64_t ThriftReader::integer(Type type) {
   return unzigzag(varint());
 }
 
+bool ThriftReader::read_integer(int id, Type type, std::initializer_list<std::pair<int, int64_t*>> fields) {
+  for (const auto& [field, to] : fields)
+    if (field == id) {
+      *to = integer(type);
+      return true;
+    }
+  return false;
+}
+
 bool ThriftReader::boolean(Type type) {
   require_sound(is_boolean(type), "a field is no boolean");
   return type == Type::true_;

@@ -2,8 +2,10 @@
 // metadata of parquet files. Every read is bounds-checked; recursion is limited. Knows nothing of parquet.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace athanor {
 
@@ -52,6 +54,8 @@ class ThriftReader {
   }
 
   int64_t integer(Type);  // i8 to i64
+  // Reads the field's value if it is one of these integers: {field id, where to store it}. Returns whether it was.
+  bool read_integer(int id, Type, std::initializer_list<std::pair<int, int64_t*>> fields);
   static bool boolean(Type);
   std::string_view binary(Type);
   void skip(Type, bool in_list = false);

@@ -11,24 +11,11 @@ namespace {
 
 void append_ascii(std::string& out, char c) {
   static constexpr char kHex[] = "0123456789abcdef";
-  switch (c) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      break;
+  constexpr std::string_view kNamed = "\"\\\n\r\t", kNames = "\"\\nrt";
+  if (const size_t at = kNamed.find(c); at != kNamed.npos) {
+    out += '\\';
+    out += kNames[at];
+    return;
   }
   if (uint8_t(c) >= 0x20 && c != 0x7f) {
     out += c;

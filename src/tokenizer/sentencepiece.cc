@@ -21,25 +21,11 @@ class ModelReader {
   SubwordParts read() {
     ProtobufReader file(content_, where_);
     while (file.next()) {
-      switch (file.field()) {
-        case 1:
-          read_piece(file.message());
-          break;
-        case 2:
-          read_trainer(file.message());
-          break;
-        case 3:
-          read_normalizer(file.message());
-          break;
-        case 4:
-          read_self_test(file.message());
-          break;
-        case 5:
-          read_denormalizer(file.message());
-          break;
-        default:
-          break;
-      }
+      if (file.field() == 1) read_piece(file.message());
+      if (file.field() == 2) read_trainer(file.message());
+      if (file.field() == 3) read_normalizer(file.message());
+      if (file.field() == 4) read_self_test(file.message());
+      if (file.field() == 5) read_denormalizer(file.message());
     }
     return take();
   }
@@ -84,44 +70,22 @@ class ModelReader {
   }
 
   void read_trainer(ProtobufReader trainer) {
-    while (trainer.next()) switch (trainer.field()) {
-        case 3:
-          model_type_ = trainer.integer();
-          break;
-        case 24:
-          form_.at_end = trainer.integer() != 0;
-          break;
-        case 35:
-          byte_fallback_ = trainer.integer() != 0;
-          break;
-        case 44:
-          unknown_surface_ = trainer.bytes();
-          break;
-        case 47:
-          eos_ = trainer.bytes();
-          break;
-        default:
-          break;
-      }
+    while (trainer.next()) {
+      if (trainer.field() == 3) model_type_ = trainer.integer();
+      if (trainer.field() == 24) form_.at_end = trainer.integer() != 0;
+      if (trainer.field() == 35) byte_fallback_ = trainer.integer() != 0;
+      if (trainer.field() == 44) unknown_surface_ = trainer.bytes();
+      if (trainer.field() == 47) eos_ = trainer.bytes();
+    }
   }
 
   void read_normalizer(ProtobufReader spec) {
-    while (spec.next()) switch (spec.field()) {
-        case 2:
-          form_.charsmap = Charsmap(spec.bytes(), where_);
-          break;
-        case 3:
-          form_.add_space = spec.integer() != 0;
-          break;
-        case 4:
-          form_.trim_spaces = spec.integer() != 0;
-          break;
-        case 5:
-          if (spec.integer() == 0) refuse("escape_whitespaces false is not supported");
-          break;
-        default:
-          break;
-      }
+    while (spec.next()) {
+      if (spec.field() == 2) form_.charsmap = Charsmap(spec.bytes(), where_);
+      if (spec.field() == 3) form_.add_space = spec.integer() != 0;
+      if (spec.field() == 4) form_.trim_spaces = spec.integer() != 0;
+      if (spec.field() == 5 && spec.integer() == 0) refuse("escape_whitespaces false is not supported");
+    }
   }
 
   void read_denormalizer(ProtobufReader spec) const {
