@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "tests/expect_error.h"
+#include "tests/temp_dir.h"
 
 namespace {
 int no_locks = 0;  // errno of flock() on a file system without locks; 0: it has some
@@ -41,15 +42,10 @@ namespace fs = std::filesystem;
 
 std::span<const std::byte> bytes_of(std::string_view s) { return std::as_bytes(std::span(s)); }
 
-class File : public testing::Test {
+class File : public ::testing::Test {
  protected:
-  std::string dir;
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "athanor-file-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir = name;
-  }
-  void TearDown() override { fs::remove_all(dir); }
+  testing::TempDir folder;
+  const std::string& dir = folder.path();
   std::string at(std::string_view name) const { return cat(dir, "/", name); }
   int count() const { return int(std::distance(fs::directory_iterator(dir), fs::directory_iterator())); }
 };
@@ -65,13 +61,13 @@ TEST_F(File, FileSystemWithoutLocksOnlyWarns) {
   const Fd file = create_below(dir, "lock", O_RDWR);
   for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP, EIO}) {
     no_locks = error;
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     if (error == EIO)
       EXPECT_ERROR((void)lock_file(file, at("lock"), "two runs"), "locking", "lock", "Input/output error");
     else
       EXPECT_TRUE(lock_file(file, at("lock"), "two runs")) << error;
     no_locks = 0;
-    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(said.find("does not support file locks") != said.npos && said.find("two runs") != said.npos, error != EIO)
         << said;
   }

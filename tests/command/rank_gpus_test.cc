@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/expect_error.h"
 
 namespace athanor {
 namespace {
@@ -26,8 +27,7 @@ TEST(RankGpus, LocalRankSelectsTheGpu) {
   EXPECT_EQ(choose_gpu(2, 3, true), 1);
   const Error error = error_of([] { choose_gpu(2, 2, false); });
   EXPECT_EQ(error.code(), Exit::usage);
-  EXPECT_NE(std::string(error.what()).find("local rank 2 (counted from 0) has no GPU: its machine has 2 GPUs"),
-            std::string::npos);
+  expect_parts(std::string(error.what()), {"local rank 2 (counted from 0) has no GPU: its machine has 2 GPUs"});
 }
 
 TEST(RankGpus, TwoRanksOnOneGpuAreNamed) {

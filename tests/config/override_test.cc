@@ -1,22 +1,16 @@
 // Overrides of the command line, configuration files and model files on disk.
-#include <filesystem>
-#include <fstream>
-
 #include "tests/config/helpers.h"
+#include "tests/files.h"
 #include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Folder {
  public:
   std::string write(const std::string& name, const std::string& text) const {
-    const fs::path path = dir_ / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-    return path.string();
+    write_bytes(dir_ / name, text);
+    return dir_ / name;
   }
   const std::string& path() const { return dir_.path(); }
 

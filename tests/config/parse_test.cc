@@ -3,6 +3,7 @@
 #include <random>
 
 #include "tests/config/helpers.h"
+#include "tests/files.h"
 
 namespace athanor {
 namespace {
@@ -188,13 +189,8 @@ TEST(Parse, LinesAreCountedForNumbersBeforeALineBreak) {
   expect_parts(error_in("{\n\"seed\":\n\n-1\n\n}"), {"run.json:2: seed"});
 }
 
-std::string file_text(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(Parse, TruncatedTextAlwaysThrowsError) {
-  const std::string text = file_text("configs/llama-1b.json");
+  const std::string text = read_bytes("configs/llama-1b.json");
   ASSERT_GT(text.size(), 100u);
   for (size_t n = 0; n + 2 < text.size(); ++n) {
     EXPECT_FALSE(error_in(text.substr(0, n)).empty()) << n;
@@ -202,7 +198,7 @@ TEST(Parse, TruncatedTextAlwaysThrowsError) {
 }
 
 TEST(Parse, MutatedTextNeverThrowsAnotherException) {
-  const std::string text = file_text("configs/llama-1b.json");
+  const std::string text = read_bytes("configs/llama-1b.json");
   std::mt19937 random(42);  // seed 42: printed by the assertion below
   for (int round = 0; round < 2000; ++round) {
     std::string mutant = text;

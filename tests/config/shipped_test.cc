@@ -7,17 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/config/helpers.h"
+#include "tests/files.h"
 
 namespace athanor {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-std::string file_text(const fs::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Published sizes: the checkpoints of these names, tied heads counted once.
 const std::map<std::string, int64_t> kParameters = {
@@ -51,7 +47,7 @@ const std::map<std::string, int64_t> kParameters = {
 
 TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
   size_t seen = 0;
-  const std::string readme = file_text("configs/README.md");
+  const std::string readme = read_bytes("configs/README.md");
   for (const auto& entry : fs::recursive_directory_iterator("configs")) {
     if (entry.path().extension() != ".json") continue;
     const std::string name = fs::path(entry.path()).replace_extension().lexically_relative("configs");
@@ -79,7 +75,7 @@ TEST(Shipped, ResolvedDumpRoundTrips) {
 }
 
 void expect_generated(const std::string& path, const std::string& reference) {
-  const std::string marker = "<!-- Generated from the option tables from here on. -->\n", text = file_text(path);
+  const std::string marker = "<!-- Generated from the option tables from here on. -->\n", text = read_bytes(path);
   const size_t at = text.find(marker);
   ASSERT_NE(at, std::string::npos) << path;
   const std::string expected = text.substr(0, at + marker.size()) + reference;

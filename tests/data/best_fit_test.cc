@@ -218,8 +218,8 @@ TEST_F(PackedData, ReportsRowsAndPadding) {
   EXPECT_TRUE(packed.doubts().empty());
   write_bytes(dir / "c.bin", llmc(std::vector<uint16_t>{kBosToken, 1, 2, 3, kEndToken, kBosToken, 4, 5, kEndToken}));
   Dataset twice = Dataset::open({{dir / "c.bin"}}, 4, 0);
-  expect_parts(error_of([&] { twice.pack({.eod_id = kEndToken, .bos_id = kBosToken}); }),
-               {"c.bin", "begin with token 7", "leave documents.bos_token_id out"});
+  EXPECT_ERROR(twice.pack({.eod_id = kEndToken, .bos_id = kBosToken}), "c.bin", "begin with token 7",
+               "leave documents.bos_token_id out");
 }
 
 }  // namespace

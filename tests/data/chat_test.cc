@@ -179,8 +179,8 @@ TEST_F(ChatShards, DataWithoutTrainedTokensIsRefused) {
 
 TEST_F(ChatShards, FailuresLeaveNothing) {
   {
-    const testing::FileSizeLimit limit(100);  // enough for the tokenizer and the first side file
-    expect_parts(error_of([&] { tokenize_chats(options(0)); }), {"out_train.ds.index"});
+    const FileSizeLimit limit(100);  // enough for the tokenizer and the first side file
+    EXPECT_ERROR(tokenize_chats(options(0)), "out_train.ds.index");
   }
   EXPECT_EQ(match_glob(path("out_*")), std::vector<std::string>{});
   EXPECT_FALSE(std::filesystem::exists(path("tokenizer.athanor.json")));
@@ -208,12 +208,12 @@ TEST_F(ChatShards, OneFolderHasOneTokenizer) {
   TokenizeOptions texts{.output_prefix = path("mine"), .overwrite = true};
   texts.documents = {.inputs = {path("text.txt")}, .valid_every = 0};
   texts.tokenizer.source = "tests/tokenizer/fixtures/sentencepiece/llama.model";
-  expect_parts(error_of([&] { tokenize(texts); }), {"another tokenizer", "out_train.ds"});
+  EXPECT_ERROR(tokenize(texts), "another tokenizer", "out_train.ds");
   std::filesystem::remove(path("out_train.ds"));
   tokenize(texts);
   ChatOptions chats = options(0);
   chats.overwrite = true;
-  expect_parts(error_of([&] { tokenize_chats(chats); }), {"another tokenizer", "mine_train_000000.bin"});
+  EXPECT_ERROR(tokenize_chats(chats), "another tokenizer", "mine_train_000000.bin");
 }
 
 // A tokenizer that puts a space in front of a text does so behind a template's token, not between its texts.

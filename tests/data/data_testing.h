@@ -1,56 +1,21 @@
 // Helpers of this folder's tests: a folder that vanishes, and shards of any bytes.
 #pragma once
-#include <gtest/gtest.h>
-#include <sys/resource.h>
-
-#include <csignal>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/token_file.h"
 #include "tests/expect_error.h"
+#include "tests/files.h"
 #include "tests/temp_dir.h"
 
 namespace athanor::testing {
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 template <class Item>
 std::string raw(const std::vector<Item>& items) {
   return {reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item)};
 }
-
-// While it exists, writes beyond this size of a file fail, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*old_handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
-};
 
 // An llm.c shard whose header says what the arguments say, true or not.
 template <class Item>

@@ -274,7 +274,7 @@ TEST(FillInTheMiddle, ReordersWindowsAndPackedRowsOfADataset) {
     for (int i = 0; i < 5 + d % 7; ++i) tokens.push_back(uint16_t(tokens.size() % 900));
     tokens.push_back(kEod);
   }
-  testing::write_bytes(dir / "a.bin", testing::llmc(tokens));
+  write_bytes(dir / "a.bin", testing::llmc(tokens));
   constexpr int64_t kLength = 40;
   for (const bool packed : {false, true}) {
     Dataset plain = Dataset::open({{dir / "a.bin"}}, kLength, 0), data = Dataset::open({{dir / "a.bin"}}, kLength, 0);
@@ -299,9 +299,9 @@ TEST(FillInTheMiddle, ReordersWindowsAndPackedRowsOfADataset) {
     }
     EXPECT_GT(reordered, 12 * 3);
   }
-  testing::write_bytes(dir / "a.bin.loss", std::string(tokens.size(), 1));
+  write_bytes(dir / "a.bin.loss", std::string(tokens.size(), 1));
   Dataset masked = Dataset::open({{dir / "a.bin"}}, kLength, 0);
-  expect_parts(error_of([&] { masked.reorder(options(0.5)); }), {"fim.rate: 0.5", "loss mask"});
+  EXPECT_ERROR(masked.reorder(options(0.5)), "fim.rate: 0.5", "loss mask");
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(LogitCache, RefusesNanLogits) {
   LogitShardWriter writer(dir / "cache", small(), 0);
   CachedWindow window(0, 300);
   window.rest[2] = NAN;
-  expect_parts(error_of([&] { writer.append(window.tokens, window.row()); }), {"window 0", "not finite"});
+  EXPECT_ERROR(writer.append(window.tokens, window.row()), "window 0", "not finite");
 }
 
 TEST(LogitCache, RefusesDamageAndOtherTokens) {
@@ -127,27 +127,27 @@ TEST(LogitCache, RefusesDamageAndOtherTokens) {
     write_bytes(shard, damaged);
     const LogitCache cache(folder);
     const auto window = int64_t(at) / small().record_bytes();
-    expect_parts(error_of([&] { expect_window(cache, window); }), {shard, cat("window ", window), "checksum"});
+    EXPECT_ERROR(expect_window(cache, window), shard, cat("window ", window), "checksum");
     expect_window(cache, window == 0 ? 1 : 0);
   }
   write_bytes(shard, whole);
   const LogitCache cache(folder);
   CachedWindow window(1, 300);
   ++window.tokens[1];
-  expect_parts(error_of([&] { cache.read(1, window.tokens, window.row()); }), {"other tokens"});
-  expect_parts(error_of([&] { cache.read(2, CachedWindow(1, 300).tokens, window.row()); }), {"window 2", "checksum"});
+  EXPECT_ERROR(cache.read(1, window.tokens, window.row()), "other tokens");
+  EXPECT_ERROR(cache.read(2, CachedWindow(1, 300).tokens, window.row()), "window 2", "checksum");
 }
 
 TEST(LogitCache, RefusesMissingShards) {
   const TempDir dir;
   const std::string folder = dir / "cache";
-  expect_parts(error_of([&] { LogitCache cache(folder); }), {folder, "manifest.json", "cache-logits"});
+  EXPECT_ERROR(LogitCache cache(folder), folder, "manifest.json", "cache-logits");
   write(folder, small());
   const std::string shard = logit_shard(folder, 0), whole = read_bytes(shard);
   EXPECT_TRUE(has_logit_shard(folder, small(), 0));
   write_bytes(shard, whole.substr(1));
   EXPECT_FALSE(has_logit_shard(folder, small(), 0));
-  expect_parts(error_of([&] { LogitCache cache(folder); }), {shard, "not complete"});
+  EXPECT_ERROR(LogitCache cache(folder), shard, "not complete");
 }
 
 TEST(LogitCache, ResumesOnlyItsOwnFolder) {
@@ -157,11 +157,11 @@ TEST(LogitCache, ResumesOnlyItsOwnFolder) {
   begin_logit_cache(folder, small());
   LogitCacheInfo other = small();
   other.teacher_fingerprint = "cc", other.top_k = 3;
-  expect_parts(error_of([&] { begin_logit_cache(folder, other); }),
-               {folder, "teacher_fingerprint: cached \"aa\", needed \"cc\"", "top_k: cached 2, needed 3"});
+  EXPECT_ERROR(begin_logit_cache(folder, other), folder, "teacher_fingerprint: cached \"aa\", needed \"cc\"",
+               "top_k: cached 2, needed 3");
   std::filesystem::create_directory(dir / "full");
   write_bytes(dir / "full/file", "x");
-  expect_parts(error_of([&] { begin_logit_cache(dir / "full", small()); }), {"files that are no cached logits"});
+  EXPECT_ERROR(begin_logit_cache(dir / "full", small()), "files that are no cached logits");
 }
 
 TEST(LogitCache, RefusesInvalidManifests) {
@@ -177,7 +177,7 @@ TEST(LogitCache, RefusesInvalidManifests) {
     std::string text = whole;
     ASSERT_NE(text.find(from), text.npos) << from << " in " << whole;
     write_bytes(manifest, text.replace(text.find(from), std::string(from).size(), to));
-    expect_parts(error_of([&] { read_logit_cache_info(dir.path()); }), {manifest});
+    EXPECT_ERROR(read_logit_cache_info(dir.path()), manifest);
   }
 }
 

@@ -71,20 +71,8 @@ std::string labels_of(int64_t images, int classes) {
   return text;
 }
 
-// Writes x-images-idx3-ubyte and x-labels-idx1-ubyte.
-std::string write_idx(const TempDir& dir, int64_t images, const std::string& name = "x", int classes = 5) {
-  write_bytes(dir / (name + "-images-idx3-ubyte"), idx({uint32_t(images), 2, 3}, pixels_of(images, 6)));
-  write_bytes(dir / (name + "-labels-idx1-ubyte"), idx({uint32_t(images)}, labels_of(images, classes)));
-  return dir / (name + "-images-idx3-ubyte");
-}
-
 std::string pgm(int width, int height, int value) {
   return cat("P5\n# a comment\n", width, " ", height, "\n255\n", std::string(size_t(width * height), char(value)));
-}
-
-void write_image(const std::string& path, const std::string& bytes) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  write_bytes(path, bytes);
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -95,19 +83,28 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-MakeImagesOptions options_for(const TempDir& dir, std::vector<std::string> inputs) {
-  MakeImagesOptions o;
-  o.inputs = std::move(inputs);
-  o.output_prefix = dir / "out/p";
-  o.threads = 2;
-  return o;
-}
+struct MakeImages : ::testing::Test {
+  TempDir dir;
 
-MakeImagesOptions folder_options(const TempDir& dir) {
-  MakeImagesOptions o = options_for(dir, {dir / "tree"});
-  o.size = 2;
-  return o;
-}
+  // Writes x-images-idx3-ubyte and x-labels-idx1-ubyte.
+  std::string write_idx(int64_t images, const std::string& name = "x", int classes = 5) {
+    write_bytes(dir / (name + "-images-idx3-ubyte"), idx({uint32_t(images), 2, 3}, pixels_of(images, 6)));
+    write_bytes(dir / (name + "-labels-idx1-ubyte"), idx({uint32_t(images)}, labels_of(images, classes)));
+    return dir / (name + "-images-idx3-ubyte");
+  }
+  MakeImagesOptions options_for(std::vector<std::string> inputs) {
+    MakeImagesOptions o;
+    o.inputs = std::move(inputs);
+    o.output_prefix = dir / "out/p";
+    o.threads = 2;
+    return o;
+  }
+  MakeImagesOptions folder_options() {
+    MakeImagesOptions o = options_for({dir / "tree"});
+    o.size = 2;
+    return o;
+  }
+};
 
 // ---- Decoders and the resizer
 
@@ -204,9 +201,8 @@ TEST(Pictures, ExtremeShapesAreResized) {
 
 // ---- IDX
 
-TEST(MakeImages, StoresIdxImagesUnchanged) {
-  TempDir dir;
-  const MakeImagesResult result = make_images(options_for(dir, {write_idx(dir, 7)}));
+TEST_F(MakeImages, StoresIdxImagesUnchanged) {
+  const MakeImagesResult result = make_images(options_for({write_idx(7)}));
   EXPECT_EQ(result.train_images, 7);
   EXPECT_EQ(result.files, (std::vector<std::string>{dir / "out/p_train_000000.bin", dir / "out/p_classes.txt"}));
   EXPECT_EQ(names_in(dir / "out"), (std::vector<std::string>{"p_classes.txt", "p_train_000000.bin"}));
@@ -221,34 +217,32 @@ TEST(MakeImages, StoresIdxImagesUnchanged) {
                                 "training: 7 images, 1 to 2 of a class", dir / "out/p_classes.txt"});
 }
 
-TEST(MakeImages, FindsIdxLabelsByName) {
-  TempDir dir;
-  const std::string images = write_idx(dir, 4);
+TEST_F(MakeImages, FindsIdxLabelsByName) {
+  const std::string images = write_idx(4);
   std::filesystem::rename(dir / "x-labels-idx1-ubyte", dir / "else");
-  EXPECT_ERROR(make_images(options_for(dir, {images})), dir / "x-labels-idx1-ubyte", "--labels");
+  EXPECT_ERROR(make_images(options_for({images})), dir / "x-labels-idx1-ubyte", "--labels");
   std::filesystem::rename(images, dir / "x");
-  EXPECT_ERROR(make_images(options_for(dir, {dir / "x"})), dir / "x", "has no \"images\"", "--labels");
-  MakeImagesOptions o = options_for(dir, {dir / "x"});
+  EXPECT_ERROR(make_images(options_for({dir / "x"})), dir / "x", "has no \"images\"", "--labels");
+  MakeImagesOptions o = options_for({dir / "x"});
   o.labels = dir / "else";
   EXPECT_EQ(make_images(o).train_images, 4);
   std::filesystem::rename(dir / "x", dir / "x-images.idx3-ubyte");
   std::filesystem::rename(dir / "else", dir / "x-labels.idx1-ubyte");
-  o = options_for(dir, {dir / "x-images.idx3-ubyte"});
+  o = options_for({dir / "x-images.idx3-ubyte"});
   o.overwrite = true;
   EXPECT_EQ(make_images(o).train_images, 4);
-  o.inputs.push_back(write_idx(dir, 9, "y", 8));
+  o.inputs.push_back(write_idx(9, "y", 8));
   EXPECT_EQ(make_images(o).train_images, 13);
   EXPECT_EQ(read_shard(dir / "out/p_train_000000.bin").header[1], 8);
   o.labels = dir / "else";
   EXPECT_ERROR(make_images(o), "--labels: expected one images file", "got 2");
 }
 
-TEST(MakeImages, RefusesDamagedIdxFiles) {
-  TempDir dir;
-  const std::string images = write_idx(dir, 4), good = read_bytes(images);
+TEST_F(MakeImages, RefusesDamagedIdxFiles) {
+  const std::string images = write_idx(4), good = read_bytes(images);
   const auto refused = [&](const std::string& bytes, const std::vector<std::string>& parts) {
     write_bytes(images, bytes);
-    MakeImagesOptions o = options_for(dir, {images});
+    MakeImagesOptions o = options_for({images});
     o.format = "idx";
     expect_error([&] { make_images(o); }, parts);
     EXPECT_EQ(names_in(dir / "out"), std::vector<std::string>{});
@@ -269,21 +263,19 @@ TEST(MakeImages, RefusesDamagedIdxFiles) {
   refused(idx({0, 1, 1}, ""), {images, "no images"});
 }
 
-TEST(MakeImages, RefusesImagesThatDoNotFitOnTheDisk) {
-  const TempDir dir;
-  MakeImagesOptions o = options_for(dir, {write_idx(dir, 60000)});
+TEST_F(MakeImages, RefusesImagesThatDoNotFitOnTheDisk) {
+  MakeImagesOptions o = options_for({write_idx(60000)});
   o.size = 16384;  // 60,000 images of 256 MiB: 15 TiB
   EXPECT_ERROR(make_images(o), o.output_prefix, "60000 images of 16384 x 16384 pixels need 14.6 TiB", "are free",
                "--size");
 }
 
-TEST(MakeImages, ReadsGzippedIdxFiles) {
-  TempDir dir;
-  const std::string images = write_idx(dir, 7), labels = dir / "x-labels-idx1-ubyte";
+TEST_F(MakeImages, ReadsGzippedIdxFiles) {
+  const std::string images = write_idx(7), labels = dir / "x-labels-idx1-ubyte";
   const std::string shard = dir / "out/p_train_000000.bin";
-  make_images(options_for(dir, {images}));
+  make_images(options_for({images}));
   const std::string expected = read_bytes(shard);
-  MakeImagesOptions o = options_for(dir, {images + ".gz"});
+  MakeImagesOptions o = options_for({images + ".gz"});
   o.overwrite = true;
   for (const std::string& plain : {images, labels}) {  // the labels of gzipped images may be gzipped or not
     ASSERT_EQ(std::system(cat("gzip '", plain, "'").c_str()), 0);
@@ -297,8 +289,7 @@ TEST(MakeImages, ReadsGzippedIdxFiles) {
 
 // ---- CIFAR
 
-TEST(MakeImages, ReadsCifarFiles) {
-  TempDir dir;
+TEST_F(MakeImages, ReadsCifarFiles) {
   std::string ten, hundred;
   for (int i = 0; i < 6; ++i) {
     const std::string pixels = pixels_of(1, 3072);
@@ -307,7 +298,7 @@ TEST(MakeImages, ReadsCifarFiles) {
   }
   write_bytes(dir / "ten.bin", ten);
   write_bytes(dir / "hundred.bin", hundred);
-  MakeImagesOptions o = options_for(dir, {dir / "ten.bin", dir / "ten.bin"});
+  MakeImagesOptions o = options_for({dir / "ten.bin", dir / "ten.bin"});
   EXPECT_ERROR(make_images(o), dir / "ten.bin", "neither a folder nor an IDX file", "--format cifar10");
   o.format = "cifar10";
   EXPECT_EQ(make_images(o).train_images, 12);
@@ -335,17 +326,16 @@ TEST(MakeImages, ReadsCifarFiles) {
 
 // ---- Folders
 
-TEST(MakeImages, SortsClassesAndFilesByBytes) {
-  TempDir dir;
-  write_image(dir / "tree/b/2.pgm", pgm(2, 2, 12));
-  write_image(dir / "tree/b/10.PGM", pgm(2, 2, 11));
-  write_image(dir / "tree/b/deep/er/x.pgm", pgm(2, 2, 13));
-  write_image(dir / "tree/a/x.pgm", pgm(5, 3, 2));
-  write_image(dir / "tree/Z/x.pgm", pgm(2, 3, 1));
-  write_image(dir / "tree/Z/notes.txt", "text");
-  write_image(dir / "tree/.hidden/x.pgm", pgm(2, 2, 99));
-  write_image(dir / "tree/top.pgm", pgm(2, 2, 99));
-  MakeImagesOptions o = folder_options(dir);
+TEST_F(MakeImages, SortsClassesAndFilesByBytes) {
+  write_bytes(dir / "tree/b/2.pgm", pgm(2, 2, 12));
+  write_bytes(dir / "tree/b/10.PGM", pgm(2, 2, 11));
+  write_bytes(dir / "tree/b/deep/er/x.pgm", pgm(2, 2, 13));
+  write_bytes(dir / "tree/a/x.pgm", pgm(5, 3, 2));
+  write_bytes(dir / "tree/Z/x.pgm", pgm(2, 3, 1));
+  write_bytes(dir / "tree/Z/notes.txt", "text");
+  write_bytes(dir / "tree/.hidden/x.pgm", pgm(2, 2, 99));
+  write_bytes(dir / "tree/top.pgm", pgm(2, 2, 99));
+  MakeImagesOptions o = folder_options();
   const MakeImagesResult result = make_images(o);
   const ReadShard shard = read_shard(dir / "out/p_train_000000.bin");
   EXPECT_EQ(shard.header, (std::array<int32_t, 5>{1, 3, 3, 2, 2}));
@@ -368,32 +358,30 @@ TEST(MakeImages, SortsClassesAndFilesByBytes) {
   EXPECT_EQ(read_shard(dir / "out/p_train_000000.bin").labels, (std::vector<int>{0, 1, 2, 2, 2}));
 }
 
-TEST(MakeImages, FollowsLinksButReadsNoFolderTwice) {
-  TempDir dir;
-  write_image(dir / "tree/a/x.pgm", pgm(2, 2, 1));
-  write_image(dir / "elsewhere/y.pgm", pgm(2, 2, 2));
+TEST_F(MakeImages, FollowsLinksButReadsNoFolderTwice) {
+  write_bytes(dir / "tree/a/x.pgm", pgm(2, 2, 1));
+  write_bytes(dir / "elsewhere/y.pgm", pgm(2, 2, 2));
   std::filesystem::create_directory_symlink(dir / "elsewhere", dir / "tree/b");
   for (const char* loop : {"1", "2", "3"})
     std::filesystem::create_directory_symlink(dir / "tree", dir / "tree/a" + ("/" + std::string(loop)));
   std::filesystem::create_symlink(dir / "elsewhere/y.pgm", dir / "tree/a/z.pgm");
-  const MakeImagesResult result = make_images(folder_options(dir));
+  const MakeImagesResult result = make_images(folder_options());
   EXPECT_EQ(read_bytes(dir / "out/p_classes.txt"), "a\nb\n");
   const ReadShard shard = read_shard(dir / "out/p_train_000000.bin");
   EXPECT_EQ(shard.labels, (std::vector<int>{0, 0, 0, 1}));  // the links lead from a to tree, and so to b once
   std::filesystem::create_symlink(dir / "nowhere", dir / "tree/a/zz.pgm");
-  MakeImagesOptions o = folder_options(dir);
+  MakeImagesOptions o = folder_options();
   o.overwrite = true;
   EXPECT_ERROR(make_images(o), "zz.pgm", "--skip-bad");
 }
 
-TEST(MakeImages, DamagedImagesAreErrorsOrLeftOut) {
-  TempDir dir;
-  write_image(dir / "tree/a/1.pgm", pgm(2, 2, 1));
-  write_image(dir / "tree/a/2.jpg", "not an image");
-  write_image(dir / "tree/b/1.png", "");
-  write_image(dir / "tree/b/2.pgm", pgm(2, 2, 2));
+TEST_F(MakeImages, DamagedImagesAreErrorsOrLeftOut) {
+  write_bytes(dir / "tree/a/1.pgm", pgm(2, 2, 1));
+  write_bytes(dir / "tree/a/2.jpg", "not an image");
+  write_bytes(dir / "tree/b/1.png", "");
+  write_bytes(dir / "tree/b/2.pgm", pgm(2, 2, 2));
   ASSERT_EQ(::mkfifo((dir / "tree/b/3.pgm").c_str(), 0600), 0);
-  MakeImagesOptions o = folder_options(dir);
+  MakeImagesOptions o = folder_options();
   EXPECT_ERROR(make_images(o), dir / "tree/a/2.jpg", "expected a JPEG", "--skip-bad");
   EXPECT_EQ(names_in(dir / "out"), std::vector<std::string>{});
   o.skip_bad = true;
@@ -407,15 +395,14 @@ TEST(MakeImages, DamagedImagesAreErrorsOrLeftOut) {
   EXPECT_ERROR(make_images(o), "no images", "3 damaged");
 }
 
-TEST(MakeImages, UnusualFoldersAreNamed) {
-  TempDir dir;
+TEST_F(MakeImages, UnusualFoldersAreNamed) {
   std::filesystem::create_directories(dir / "tree");
-  MakeImagesOptions o = folder_options(dir);
+  MakeImagesOptions o = folder_options();
   EXPECT_ERROR(make_images(o), dir / "tree", "one subfolder per class", "no subfolder");
-  write_image(dir / "tree/a/notes.txt", "text");
+  write_bytes(dir / "tree/a/notes.txt", "text");
   EXPECT_ERROR(make_images(o), dir / "tree", "no images", "1 other files", "notes.txt");
   EXPECT_EQ(names_in(dir / "out"), std::vector<std::string>{});
-  write_image(dir / "tree/a/x.pgm", pgm(2, 2, 1));
+  write_bytes(dir / "tree/a/x.pgm", pgm(2, 2, 1));
   const MakeImagesResult one = make_images(o);
   ASSERT_EQ(one.warnings.size(), 1u);
   expect_parts(one.warnings[0], {"only one class, \"a\""});
@@ -434,10 +421,9 @@ TEST(MakeImages, UnusualFoldersAreNamed) {
 
 // ---- Splits and outputs
 
-TEST(MakeImages, HoldsOutByTheBytesOfTheInput) {
-  TempDir dir;
-  const std::string images = write_idx(dir, 400);
-  MakeImagesOptions o = options_for(dir, {images});
+TEST_F(MakeImages, HoldsOutByTheBytesOfTheInput) {
+  const std::string images = write_idx(400);
+  MakeImagesOptions o = options_for({images});
   o.valid_every = 4;
   const MakeImagesResult result = make_images(o);
   EXPECT_EQ(result.train_images + result.valid_images, 400);
@@ -453,12 +439,11 @@ TEST(MakeImages, HoldsOutByTheBytesOfTheInput) {
   EXPECT_EQ(names_in(dir / "out"), (std::vector<std::string>{"p_classes.txt", "p_train_000000.bin"}));
 }
 
-TEST(MakeImages, BothSplitsShareClassNames) {
-  TempDir dir;
-  for (const char* name : {"a", "b", "c"}) write_image(cat(dir.path(), "/tree/", name, "/x.pgm"), pgm(2, 2, 1));
-  write_image(dir / "test/c/x.pgm", pgm(2, 2, 3));
-  make_images(folder_options(dir));
-  MakeImagesOptions o = folder_options(dir);
+TEST_F(MakeImages, BothSplitsShareClassNames) {
+  for (const char* name : {"a", "b", "c"}) write_bytes(cat(dir.path(), "/tree/", name, "/x.pgm"), pgm(2, 2, 1));
+  write_bytes(dir / "test/c/x.pgm", pgm(2, 2, 3));
+  make_images(folder_options());
+  MakeImagesOptions o = folder_options();
   o.inputs = {dir / "test"};
   EXPECT_ERROR(make_images(o), dir / "out/p_train_000000.bin", "exists already", "--overwrite");
   o.split = "val";
@@ -467,7 +452,7 @@ TEST(MakeImages, BothSplitsShareClassNames) {
   EXPECT_EQ(read_shard(dir / "out/p_val_000000.bin").header[1], 3);
   EXPECT_EQ(read_bytes(dir / "out/p_classes.txt"), "a\nb\nc\n");
   EXPECT_ERROR(make_images(o), dir / "out/p_val_000000.bin", "exists already");
-  write_image(dir / "test/d/x.pgm", pgm(2, 2, 3));
+  write_bytes(dir / "test/d/x.pgm", pgm(2, 2, 3));
   o.overwrite = true;
   EXPECT_ERROR(make_images(o), "class \"d\"", dir / "out/p_classes.txt", "3 classes");
   std::filesystem::remove_all(dir / "test/d");
@@ -478,11 +463,10 @@ TEST(MakeImages, BothSplitsShareClassNames) {
   EXPECT_ERROR(make_images(o), dir / "out/p_train_000000.bin", dir / "out/p_classes.txt");
 }
 
-TEST(MakeImages, RefusesOptionsThatDoNotFit) {
-  TempDir dir;
-  const std::string images = write_idx(dir, 4);
+TEST_F(MakeImages, RefusesOptionsThatDoNotFit) {
+  const std::string images = write_idx(4);
   const auto refused = [&](auto change, const std::vector<std::string>& parts) {
-    MakeImagesOptions o = options_for(dir, {images});
+    MakeImagesOptions o = options_for({images});
     change(o);
     expect_error([&] { make_images(o); }, parts);
     EXPECT_FALSE(std::filesystem::exists(dir / "out"));

@@ -82,13 +82,11 @@ TEST_F(QuestionsTest, InvalidLinesAreNamed) {
          {"choice 1", "51 tokens", "50"});
   write_bytes(dir / "q.jsonl", R"({"context": "a", "choices": [" ", "b"], "label": 1})");
   const auto trims = load_tokenizer("tests/tokenizer/fixtures/sentencepiece/rules.model");
-  expect_parts(error_of([&] { read_questions(dir / "q.jsonl", *trims, {.seq_length = 9, .vocab_size = 1000}); }),
-               {"line 1", "choice 0 has no token"});
-  expect_parts(error_of([&] { read("\n \n"); }), {"q.jsonl", "no question"});
-  expect_parts(error_of([&] {
-                 read(R"({"context": "z", "choices": ["a", "b"], "label": 1})", {.seq_length = 9, .vocab_size = 100});
-               }),
-               {"token 122", "100", "tokenizer"});
+  EXPECT_ERROR(read_questions(dir / "q.jsonl", *trims, {.seq_length = 9, .vocab_size = 1000}), "line 1",
+               "choice 0 has no token");
+  EXPECT_ERROR(read("\n \n"), "q.jsonl", "no question");
+  EXPECT_ERROR(read(R"({"context": "z", "choices": ["a", "b"], "label": 1})", {.seq_length = 9, .vocab_size = 100}),
+               "token 122", "100", "tokenizer");
 }
 
 }  // namespace

@@ -109,12 +109,12 @@ TEST(Ngram, SupportsLargeVocabularies) {
 
 TEST(Ngram, InvalidTokenStreamsAreErrors) {
   const std::vector<int32_t> good = {1, 2, 3, 4}, little = {1, 2}, outside = {1, 2, 257}, negative = {1, 2, -1};
-  expect_parts(error_of([&] { ngram_baselines(little, good, 257); }), {"training", "got 2"});
-  expect_parts(error_of([&] { ngram_baselines(good, little, 257); }), {"validation", "got 2"});
-  expect_parts(error_of([&] { ngram_baselines(outside, good, 257); }), {"257"});
-  expect_parts(error_of([&] { ngram_baselines(good, negative, 257); }), {"-1"});
+  EXPECT_ERROR(ngram_baselines(little, good, 257), "training", "got 2");
+  EXPECT_ERROR(ngram_baselines(good, little, 257), "validation", "got 2");
+  EXPECT_ERROR(ngram_baselines(outside, good, 257), "257");
+  EXPECT_ERROR(ngram_baselines(good, negative, 257), "-1");
   for (int64_t vocab : {int64_t{0}, (int64_t{1} << 21) + 1})
-    expect_parts(error_of([&] { ngram_baselines(good, good, vocab); }), {cat(vocab)});
+    EXPECT_ERROR(ngram_baselines(good, good, vocab), cat(vocab));
 }
 
 // ---- Reports
@@ -190,7 +190,7 @@ TEST_F(ReportTest, InfoAndVerifyQuestionTheWidthOfHeaderlessTokens) {
   options.dtype = "uint16";
   options.vocab_size = 257;
   expect_parts(info_of(options), {"problem: ", "a.bin: every second token is 0"});
-  expect_parts(error_of([&] { data_verify(options); }), {"a.bin: every second token is 0"});
+  EXPECT_ERROR(data_verify(options), "a.bin: every second token is 0");
   options.dtype = "uint32";
   EXPECT_EQ(info_of(options).find("problem"), std::string::npos);
 }
@@ -220,7 +220,7 @@ TEST_F(ReportTest, InfoReportsNgramLosses) {
   text_shard("b.valid", "the cat sat. the cat");
   ShardReportOptions options = all();
   options.ngram = true;
-  expect_parts(error_of([&] { data_info(options); }), {"--ngram", "--vocab-size"});
+  EXPECT_ERROR(data_info(options), "--ngram", "--vocab-size");
   options.vocab_size = 257;
   expect_parts(info_of(options), {"uniform 5.549", "24700 training", "1300 validation"});
   options.ngram_valid_glob = dir / "*.valid";
@@ -268,7 +268,7 @@ TEST_F(ReportTest, VerifyUsesTheVocabularyOfTheDescriptor) {
   write_bytes(dir / "a.bin", llmc<uint16_t>({256, 257}));
   EXPECT_NO_THROW(data_verify(all()));
   write_tokenizer(ByteTokenizer(), dir.path());
-  expect_parts(error_of([&] { data_verify(all()); }), {"token 1 (largest 257)"});
+  EXPECT_ERROR(data_verify(all()), "token 1 (largest 257)");
 }
 
 TEST_F(ReportTest, ShardsNamedTwiceAreRefused) {
@@ -283,7 +283,7 @@ TEST_F(ReportTest, ShardsNamedTwiceAreRefused) {
     options.path_globs = globs;
     for (const auto report :
          {+[](const ShardReportOptions& o) { data_info(o); }, +[](const ShardReportOptions& o) { data_verify(o); }})
-      expect_parts(error_of([&] { report(options); }), {"expected each shard once", ".bin twice", "name it once"});
+      EXPECT_ERROR(report(options), "expected each shard once", ".bin twice", "name it once");
   }
   options.path_globs = {dir / "a.bin", dir / "b.bin"};
   expect_parts(info_of(options), {"2 shard(s)"});

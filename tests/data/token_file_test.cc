@@ -84,7 +84,7 @@ TEST_F(TokenFileTest, RangesOutsideTheFileAreErrors) {
   file.read(1, two);
   EXPECT_EQ(two, (std::vector<int32_t>{2, 3}));
   for (int64_t at : {int64_t{2}, int64_t{3}, int64_t{4}, int64_t{-1}, INT64_MAX, INT64_MIN})
-    expect_parts(error_of([&] { file.read(at, two); }), {"shard.bin", "has 3"});
+    EXPECT_ERROR(file.read(at, two), "shard.bin", "has 3");
   file.read(3, std::span<int32_t>());
 }
 
@@ -141,8 +141,7 @@ TEST_F(TokenFileTest, TypeMustBeKnownAndMatchTheHeader) {
   expect_parts(refusal(llmc<uint32_t>({1}), "uint16"), {"dtype is given as uint16", "uint32"});
   EXPECT_EQ(TokenFile::open(shard(llmc<uint16_t>({1})), "uint16").count(), 1);
   for (const char* dtype : {"", "u16", "int33", "UINT16"})
-    expect_parts(error_of([&] { TokenFile::open(shard(llmc<uint16_t>({1})), dtype); }),
-                 {"dtype", cat('"', dtype, '"')});
+    EXPECT_ERROR(TokenFile::open(shard(llmc<uint16_t>({1})), dtype), "dtype", cat('"', dtype, '"'));
 }
 
 TEST_F(TokenFileTest, OtherFileFormatsAreNamed) {
@@ -157,10 +156,10 @@ TEST_F(TokenFileTest, OtherFileFormatsAreNamed) {
 }
 
 TEST_F(TokenFileTest, DirectoriesPipesAndMissingFilesAreErrors) {
-  expect_parts(error_of([&] { TokenFile::open(dir.path()); }), {dir.path(), "folder"});
-  expect_parts(error_of([&] { TokenFile::open(dir / "nothing.bin"); }), {"nothing.bin", "No such file"});
+  EXPECT_ERROR(TokenFile::open(dir.path()), dir.path(), "folder");
+  EXPECT_ERROR(TokenFile::open(dir / "nothing.bin"), "nothing.bin", "No such file");
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
-  expect_parts(error_of([&] { TokenFile::open(dir / "pipe"); }), {"pipe", "regular file"});  // and does not hang
+  EXPECT_ERROR(TokenFile::open(dir / "pipe"), "pipe", "regular file");  // and does not hang
 }
 
 TEST_F(TokenFileTest, TokensOutsideTheVocabularyAreNamedByPosition) {
@@ -170,8 +169,8 @@ TEST_F(TokenFileTest, TokensOutsideTheVocabularyAreNamedByPosition) {
   const TokenFile file = TokenFile::open(shard(llmc(tokens)), "auto", 100);
   std::vector<int32_t> window(10'000);
   file.read(10'000, window);
-  expect_parts(error_of([&] { file.read(10'001, window); }), {"shard.bin", "token 20000 is 100", "size 100"});
-  expect_parts(error_of([&] { file.read(25'000, window); }), {"token 30000 is 60000"});
+  EXPECT_ERROR(file.read(10'001, window), "shard.bin", "token 20000 is 100", "size 100");
+  EXPECT_ERROR(file.read(25'000, window), "token 30000 is 60000");
   file.read_unchecked(25'000, window);
   EXPECT_EQ(window[5'000], 60'000);
 }
@@ -179,8 +178,8 @@ TEST_F(TokenFileTest, TokensOutsideTheVocabularyAreNamedByPosition) {
 TEST_F(TokenFileTest, TokensAboveInt32AreAlwaysErrors) {
   const TokenFile file = TokenFile::open(shard(llmc<uint32_t>({1, 0x80000000u, 0xffffffffu})));
   std::vector<int32_t> window(2);
-  expect_parts(error_of([&] { file.read(0, window); }), {"token 1 is 2147483648"});
-  expect_parts(error_of([&] { file.read(1, window); }), {"token 1 is 2147483648"});
+  EXPECT_ERROR(file.read(0, window), "token 1 is 2147483648");
+  EXPECT_ERROR(file.read(1, window), "token 1 is 2147483648");
 }
 
 // A mapping would end this process with SIGBUS.
@@ -190,8 +189,8 @@ TEST_F(TokenFileTest, ShrinkingFileIsAnErrorAndNotSigbus) {
   std::vector<int32_t> window(100);
   file.read(90'000, window);
   std::filesystem::resize_file(path, 2048);
-  expect_parts(error_of([&] { file.read(90'000, window); }), {path, "201024 bytes at open", "2048 now"});
-  expect_parts(error_of([&] { file.read(0, window); }), {"2048 now"});  // although these are still there
+  EXPECT_ERROR(file.read(90'000, window), path, "201024 bytes at open", "2048 now");
+  EXPECT_ERROR(file.read(0, window), "2048 now");  // although these are still there
 }
 
 TEST_F(TokenFileTest, GrowingFileIsAnError) {
@@ -199,7 +198,7 @@ TEST_F(TokenFileTest, GrowingFileIsAnError) {
   const TokenFile file = TokenFile::open(path);
   std::ofstream(path, std::ios::app | std::ios::binary) << "more";
   std::vector<int32_t> window(10);
-  expect_parts(error_of([&] { file.read(0, window); }), {"1224 bytes at open", "1228 now"});
+  EXPECT_ERROR(file.read(0, window), "1224 bytes at open", "1228 now");
 }
 
 TEST_F(TokenFileTest, DeletedOrReplacedFileStaysReadable) {

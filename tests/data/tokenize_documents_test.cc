@@ -223,7 +223,7 @@ TEST_F(DocumentsTest, MegatronShardsHoldCompleteDocuments) {
     }
   EXPECT_EQ(documents, megatron.documents);
   options.output_format = "parquet";
-  expect_parts(error_of([&] { tokenize(options); }), {"output format", "megatron", "parquet"});
+  EXPECT_ERROR(tokenize(options), "output format", "megatron", "parquet");
 }
 
 TEST_F(DocumentsTest, TwoRunsOfOnePrefixAreRefused) {
@@ -250,9 +250,9 @@ TEST_F(DocumentsTest, LeftoversOfAnotherRunAreNotResumed) {
   input(".txt", words(1, 50'000));
   std::filesystem::create_directories(dir / "out");
   write_bytes(dir / "out/d_progress.json", "{\"identity\": \"other\"}");
-  expect_parts(error_of([&] { tokenize(options); }), {"d_progress.json", "other inputs", "--overwrite"});
+  EXPECT_ERROR(tokenize(options), "d_progress.json", "other inputs", "--overwrite");
   write_bytes(dir / "out/d_progress.json", "nonsense");
-  expect_parts(error_of([&] { tokenize(options); }), {"d_progress.json", "damaged"});
+  EXPECT_ERROR(tokenize(options), "d_progress.json", "damaged");
   write_bytes(dir / "out/d_train_000000.bin.tmp", "left");
   options.overwrite = true;
   tokenize(options);
@@ -267,10 +267,10 @@ TEST_F(DocumentsTest, OneFolderHasOneTokenizer) {
   tokenize(options);
   options.tokenizer.source = "byte";
   options.output_prefix = dir / "out/f";
-  expect_parts(error_of([&] { tokenize(options); }), {"tokenizer.athanor.json", "another tokenizer"});
+  EXPECT_ERROR(tokenize(options), "tokenizer.athanor.json", "another tokenizer");
   // Shards of other prefixes stay, and so does their tokenizer.
   options.overwrite = true;
-  expect_parts(error_of([&] { tokenize(options); }), {"another tokenizer", "d_", "not of this prefix"});
+  EXPECT_ERROR(tokenize(options), "another tokenizer", "d_", "not of this prefix");
   for (const auto& [path, content] : output())
     if (path.find("/d_") != path.npos) std::filesystem::remove(path);
   options.output_prefix = dir / "out/e";
@@ -282,7 +282,7 @@ TEST_F(DocumentsTest, FilesOfAnotherTokenizerStay) {
   input(".txt", words(1, 50'000));
   std::filesystem::create_directories(dir / "out");
   write_bytes(dir / "out/merges.txt", "of a model");
-  expect_parts(error_of([&] { tokenize(options); }), {"out/merges.txt", "another tokenizer", "--overwrite"});
+  EXPECT_ERROR(tokenize(options), "out/merges.txt", "another tokenizer", "--overwrite");
   options.overwrite = true;
   tokenize(options);
   EXPECT_EQ(find_tokenizer(dir / "out/d_train_000000.bin")->name(), "gpt2");
@@ -313,22 +313,22 @@ TEST_F(DocumentsTest, PlantedLinksAreNotFollowed) {
   EXPECT_FALSE(std::filesystem::is_symlink(dir / "out/x_000000.bin"));
   std::filesystem::create_symlink(dir / "victim", dir / "out/y.lock");
   options.output_prefix = dir / "out/y";
-  expect_parts(error_of([&] { tokenize(options); }), {"y.lock", "symbolic link"});
+  EXPECT_ERROR(tokenize(options), "y.lock", "symbolic link");
 }
 
 // A few kilobytes of gzip must not become gigabytes of memory.
 TEST_F(DocumentsTest, EndlessLinesAreRefused) {
   const std::string path = input(".jsonl", "{\"text\": \"" + std::string(size_t{65} << 20, 'a') + "\"}\n");
-  expect_parts(error_of([&] { tokenize(options); }), {path, "longer than 64 MiB", "split it"});
+  EXPECT_ERROR(tokenize(options), path, "longer than 64 MiB", "split it");
 }
 
 TEST_F(DocumentsTest, InvalidJsonIsReportedByFileAndLine) {
   const std::string good = lines_of({"one", "two"});
   const std::string path = input(".jsonl", good + "{\"text\": 3}\n");
-  expect_parts(error_of([&] { tokenize(options); }), {path, cat("byte ", good.size()), "string"});
+  EXPECT_ERROR(tokenize(options), path, cat("byte ", good.size()), "string");
   EXPECT_TRUE(output().empty());
   write_bytes(path, good + "{\"other\": \"x\"}\n");
-  expect_parts(error_of([&] { tokenize(options); }), {"no member \"text\"", "--key"});
+  EXPECT_ERROR(tokenize(options), "no member \"text\"", "--key");
   write_bytes(path, good + "\n \r\n{\"other\": \"x\", \"text\": \"\"}");
   options.documents.valid_every = 0;
   EXPECT_EQ(tokenize(options).documents, 2);  // blank lines and empty texts are none
@@ -399,11 +399,11 @@ TEST_F(DocumentsTest, CompressedTextIsDecompressed) {
     const std::string bytes = read_bytes(packed);
     write_bytes(packed, bytes.substr(0, bytes.size() - 20));
     options.output_prefix = dir / cat(name, "-cut/d");
-    expect_parts(error_of([&] { tokenize(options); }), {packed, "ends in the middle", "byte"});
+    EXPECT_ERROR(tokenize(options), packed, "ends in the middle", "byte");
     std::string damaged = bytes;
     for (size_t i = bytes.size() / 2; i < bytes.size() / 2 + 200; ++i) damaged[i] = char(~damaged[i]);
     write_bytes(packed, damaged);
-    expect_parts(error_of([&] { tokenize(options); }), {packed, "byte"});
+    EXPECT_ERROR(tokenize(options), packed, "byte");
     EXPECT_TRUE(match_glob(dir / cat(name, "-cut/*")).empty());
   }
 }
@@ -481,7 +481,7 @@ TEST_F(DocumentsTest, WarningNamesUtf16) {
 
 TEST_F(DocumentsTest, JsonLinesInUtf16AreNamed) {
   input("a.jsonl", std::string("\xff\xfe{\0\"\0t\0", 8));
-  expect_parts(error_of([&] { tokenize(options); }), {"a.jsonl", "UTF-16", "iconv -f UTF-16 -t UTF-8"});
+  EXPECT_ERROR(tokenize(options), "a.jsonl", "UTF-16", "iconv -f UTF-16 -t UTF-8");
 }
 
 TEST(TextEncoding, WideEncodingsAreRecognized) {
@@ -547,7 +547,7 @@ TEST_F(DocumentsTest, ContentThatContradictsTheExtensionIsRefused) {
         {"d.txt.lz4", "\x04\x22M\x18rest", "an lz4 file"}}) {
     options.documents.inputs.clear();
     input(name, content);
-    expect_parts(error_of([&] { tokenize(options); }), {name, says});
+    EXPECT_ERROR(tokenize(options), name, says);
   }
   options.documents.inputs.clear();
   input("e.txt", "PK and more");

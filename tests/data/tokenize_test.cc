@@ -40,8 +40,7 @@ TEST(ByteTokenizer, DecodingUndoesEncodingOfAnyBytes) {
   }
   EXPECT_EQ(t.vocab_size(), 257);
   EXPECT_EQ(t.decode(std::vector<int32_t>{72, t.eod_id(), 105}), "H<|endoftext|>i");
-  for (int32_t bad : {-1, 257, INT32_MAX})
-    expect_parts(error_of([&] { t.decode({&bad, 1}); }), {cat(bad), "vocabulary of 257"});
+  for (int32_t bad : {-1, 257, INT32_MAX}) EXPECT_ERROR(t.decode({&bad, 1}), cat(bad), "vocabulary of 257");
 }
 
 TEST(TokenizerDescriptor, RoundTrips) {
@@ -61,14 +60,14 @@ TEST(TokenizerDescriptor, InvalidFilesAreErrors) {
   const std::string path = dir / kTokenizerFile;
   for (const char* bad : {"", "{", "[]", "3", "{\"type\": 3}", "{\"kind\": \"byte\"}", "{\"type\": \"byte\"} x"}) {
     write_bytes(path, bad);
-    expect_parts(error_of([&] { load_tokenizer(path); }), {path, "\"type\""});
+    EXPECT_ERROR(load_tokenizer(path), path, "\"type\"");
   }
   write_bytes(path, "{\"type\": \"wordpiece\"}");
-  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "\"wordpiece\"", "\"byte\""});
+  EXPECT_ERROR(load_tokenizer(path), path, "\"wordpiece\"", "\"byte\"");
   write_bytes(path, "{\"type\": \"byte\", \"vocab_size\": 258}");
-  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "vocab_size", "257", "258"});
+  EXPECT_ERROR(load_tokenizer(path), path, "vocab_size", "257", "258");
   write_bytes(path, std::string(1 << 20, ' '));
-  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "65536"});
+  EXPECT_ERROR(load_tokenizer(path), path, "65536");
   EXPECT_THROW(load_tokenizer(dir / "none.json"), Error);
 }
 
@@ -126,7 +125,7 @@ TEST(ShardWriter, ExistingShardsAreRefusedOrReplacedCompletely) {
   write(false, 25);
   write_bytes(dir / "x*_000002.bin.bak", "not ours");
   write_bytes(dir / "xy_000005.bin", "not ours");  // x* is no pattern here
-  expect_parts(error_of([&] { write(false, 5); }), {"x*_000000.bin", "exists"});
+  EXPECT_ERROR(write(false, 5), "x*_000000.bin", "exists");
   EXPECT_EQ(tokens_of(write(true, 15)).size(), 15u);
   EXPECT_EQ(files_in(dir),
             (std::vector<std::string>{"x*_000000.bin", "x*_000001.bin", "x*_000002.bin.bak", "xy_000005.bin"}));
@@ -135,10 +134,9 @@ TEST(ShardWriter, ExistingShardsAreRefusedOrReplacedCompletely) {
 TEST(ShardWriter, BadTokensAndOptionsAreErrors) {
   TempDir dir;
   ShardWriter writer({.prefix = dir / "x_", .vocab_size = 257});
-  for (int32_t bad : {257, -1}) expect_parts(error_of([&] { writer.append({&bad, 1}); }), {cat(bad), "257"});
+  for (int32_t bad : {257, -1}) EXPECT_ERROR(writer.append({&bad, 1}), cat(bad), "257");
   for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 31})
-    expect_parts(error_of([&] { ShardWriter({.prefix = dir / "y_", .vocab_size = 257, .shard_tokens = size}); }),
-                 {cat(size)});
+    EXPECT_ERROR(ShardWriter({.prefix = dir / "y_", .vocab_size = 257, .shard_tokens = size}), cat(size));
   write_bytes(dir / "file", "");
   EXPECT_THROW(ShardWriter({.prefix = dir / "file/x_", .vocab_size = 257}), Error);
 }
@@ -228,9 +226,9 @@ TEST_F(TokenizeTest, SplitsIntoShards) {
 TEST_F(TokenizeTest, FailuresLeaveNoShards) {
   input(random_text(1000));
   options.documents.inputs.push_back(dir / "missing.txt");
-  expect_parts(error_of([&] { tokenize(options); }), {"missing.txt"});
+  EXPECT_ERROR(tokenize(options), "missing.txt");
   options.documents.inputs.back() = dir.path();
-  expect_parts(error_of([&] { tokenize(options); }), {dir.path(), "folder"});
+  EXPECT_ERROR(tokenize(options), dir.path(), "folder");
   EXPECT_TRUE(match_glob(dir / "out/*").empty());
 }
 
@@ -249,13 +247,13 @@ TEST_F(TokenizeTest, FailuresLeaveNoTokenizer) {
   options.tokenizer.source = "tests/tokenizer/fixtures/gpt2";
   {
     const FileSizeLimit limit(5'000);  // too little for vocab.json, enough for merges.txt
-    expect_parts(error_of([&] { tokenize(options); }), {"vocab.json"});
+    EXPECT_ERROR(tokenize(options), "vocab.json");
   }
   EXPECT_EQ(left(), none);
   options.output_format = "megatron";
   options.overwrite = true;
   std::filesystem::create_directories(dir / "out/qs_train_000000.idx");
-  expect_parts(error_of([&] { tokenize(options); }), {"qs_train_000000.idx"});
+  EXPECT_ERROR(tokenize(options), "qs_train_000000.idx");
   EXPECT_EQ(left(), none);
   std::filesystem::remove(dir / "out/qs_train_000000.idx");
   tokenize(options);
@@ -265,7 +263,7 @@ TEST_F(TokenizeTest, FailuresLeaveNoTokenizer) {
 TEST_F(TokenizeTest, RunningTwiceNeedsOverwrite) {
   input(random_text(1000));
   tokenize(options);
-  expect_parts(error_of([&] { tokenize(options); }), {"qs_train_000000.bin", "exists"});
+  EXPECT_ERROR(tokenize(options), "qs_train_000000.bin", "exists");
   options.overwrite = true;
   EXPECT_EQ(tokenize(options).train_tokens, 801);
 }
@@ -288,7 +286,7 @@ TEST_F(TokenizeTest, BadOptionsAreErrors) {
   expect_parts(message([](auto& o) { o.shard_tokens = 0; }), {"shard tokens"});
   options = good;
   input("");
-  expect_parts(error_of([&] { tokenize(options); }), {"0 bytes", "nothing to train on"});
+  EXPECT_ERROR(tokenize(options), "0 bytes", "nothing to train on");
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 namespace athanor {
 
 inline std::string stderr_of(const std::function<void()>& run) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   run();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 inline int count_of(const std::string& text, const std::string& word) {

@@ -8,12 +8,14 @@
 
 #include "base/error.h"
 #include "base/process_memory.h"
-#include "tests/metrics/temp_dir.h"
+#include "tests/files.h"
 #include "tests/metrics/terminal.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
 
+using testing::TempDir;
 using Json = nlohmann::json;
 constexpr uint64_t kGiB = uint64_t(1) << 30;
 
@@ -21,8 +23,8 @@ constexpr uint64_t kGiB = uint64_t(1) << 30;
 
 TEST(ProcessMemory, ReadsProcSelfStatus) {
   const TempDir dir;
-  put(dir / "proc/self/status",
-      "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t    1024 kB\nRssAnon:\t     512 kB\nVmRSSX:\t9 kB\n");
+  write_bytes(dir / "proc/self/status",
+              "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t    1024 kB\nRssAnon:\t     512 kB\nVmRSSX:\t9 kB\n");
   const auto memory = process_memory({dir.path()});
   EXPECT_EQ(memory.resident, 1024u << 10);
   EXPECT_EQ(memory.anonymous, 512u << 10);
@@ -32,11 +34,11 @@ TEST(ProcessMemory, ReadsProcSelfStatus) {
 TEST(ProcessMemory, InvalidFilesReadAsUnknown) {
   const TempDir dir;
   EXPECT_EQ(process_memory({dir.path()}).resident, 0u) << "no such file";
-  put(dir / "proc/self/status", "VmRSS\nVmRSS:\nRssAnon:\tmany kB\nVmHWM:\t99999999999999999999 kB\n");
+  write_bytes(dir / "proc/self/status", "VmRSS\nVmRSS:\nRssAnon:\tmany kB\nVmHWM:\t99999999999999999999 kB\n");
   EXPECT_EQ(process_memory({dir.path()}).resident, 0u);
   EXPECT_EQ(process_memory({dir.path()}).anonymous, 0u);
   EXPECT_EQ(process_memory({dir.path()}).peak, 0u);
-  put(dir / "proc/self/status", "VmHWM:\t18446744073709551615 kB\n");
+  write_bytes(dir / "proc/self/status", "VmHWM:\t18446744073709551615 kB\n");
   EXPECT_EQ(process_memory({dir.path()}).peak, 0u) << "bytes overflow";
 }
 
@@ -53,12 +55,12 @@ TEST(ProcessMemory, TouchedMemoryIsAnonymousAndRaisesThePeak) {
 
 TEST(Cgroup, Version2UsesTheTightestAncestorLimit) {
   const TempDir dir;
-  put(dir / "proc/self/cgroup", "0::/slurm/job_7/step_0\n");
-  put(dir / "sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
-  put(dir / "sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000\n");
-  put(dir / "sys/fs/cgroup/slurm/job_7/memory.max", std::to_string(8 * kGiB) + "\n");
-  put(dir / "sys/fs/cgroup/slurm/job_7/cpu.max", "250000 100000\n");
-  put(dir / "sys/fs/cgroup/slurm/memory.max", std::to_string(100 * kGiB) + "\n");
+  write_bytes(dir / "proc/self/cgroup", "0::/slurm/job_7/step_0\n");
+  write_bytes(dir / "sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
+  write_bytes(dir / "sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000\n");
+  write_bytes(dir / "sys/fs/cgroup/slurm/job_7/memory.max", std::to_string(8 * kGiB) + "\n");
+  write_bytes(dir / "sys/fs/cgroup/slurm/job_7/cpu.max", "250000 100000\n");
+  write_bytes(dir / "sys/fs/cgroup/slurm/memory.max", std::to_string(100 * kGiB) + "\n");
   const auto limits = cgroup_limits({dir.path()});
   EXPECT_EQ(limits.memory, 8 * kGiB);
   EXPECT_EQ(limits.cpus, 2.5);
@@ -66,20 +68,20 @@ TEST(Cgroup, Version2UsesTheTightestAncestorLimit) {
 
 TEST(Cgroup, ContainerReadsItsGroupAtTheMountPoint) {
   const TempDir dir;
-  put(dir / "proc/self/cgroup", "0::/../../host/path\n");
-  put(dir / "sys/fs/cgroup/memory.max", std::to_string(2 * kGiB) + "\n");
+  write_bytes(dir / "proc/self/cgroup", "0::/../../host/path\n");
+  write_bytes(dir / "sys/fs/cgroup/memory.max", std::to_string(2 * kGiB) + "\n");
   EXPECT_EQ(cgroup_limits({dir.path()}).memory, 2 * kGiB);
 }
 
 TEST(Cgroup, ReadsVersion1) {
   const TempDir dir;
-  put(dir / "proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/\n");
-  put(dir / "sys/fs/cgroup/memory/job/memory.limit_in_bytes", std::to_string(4 * kGiB) + "\n");
-  put(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  put(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000\n");
-  put(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
-  put(dir / "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-  put(dir / "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  write_bytes(dir / "proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/\n");
+  write_bytes(dir / "sys/fs/cgroup/memory/job/memory.limit_in_bytes", std::to_string(4 * kGiB) + "\n");
+  write_bytes(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   const auto limits = cgroup_limits({dir.path()});
   EXPECT_EQ(limits.memory, 4 * kGiB);
   EXPECT_EQ(limits.cpus, 1.5);
@@ -87,33 +89,33 @@ TEST(Cgroup, ReadsVersion1) {
 
 TEST(Cgroup, Version1MaximumMeansNoLimit) {
   const TempDir dir;
-  put(dir / "proc/self/cgroup", "4:memory:/\n");
-  put(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write_bytes(dir / "proc/self/cgroup", "4:memory:/\n");
+  write_bytes(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
 }
 
 TEST(Cgroup, MissingOrInvalidFilesMeanNoLimit) {
   const TempDir dir;
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
-  put(dir / "proc/self/cgroup", "nonsense\n:\n0::\n");
-  put(dir / "sys/fs/cgroup/memory.max", "\n");
-  put(dir / "sys/fs/cgroup/cpu.max", "100000\n");
+  write_bytes(dir / "proc/self/cgroup", "nonsense\n:\n0::\n");
+  write_bytes(dir / "sys/fs/cgroup/memory.max", "\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu.max", "100000\n");
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
   EXPECT_FALSE(cgroup_limits({dir.path()}).cpus) << "no period";
-  put(dir / "sys/fs/cgroup/cpu.max", "100000 0\n");
+  write_bytes(dir / "sys/fs/cgroup/cpu.max", "100000 0\n");
   EXPECT_FALSE(cgroup_limits({dir.path()}).cpus) << "a period of nothing";
 }
 
 TEST(Cgroup, MemoryLimitIsTheMinimumOfMachineAndGroup) {
   const TempDir dir;
   EXPECT_EQ(memory_limit({dir.path()}), 0u) << "not known";
-  put(dir / "proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
+  write_bytes(dir / "proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
   EXPECT_EQ(machine_memory({dir.path()}).available, 8 * kGiB);
   EXPECT_EQ(memory_limit({dir.path()}), 16 * kGiB);
-  put(dir / "proc/self/cgroup", "0::/\n");
-  put(dir / "sys/fs/cgroup/memory.max", std::to_string(2 * kGiB) + "\n");
+  write_bytes(dir / "proc/self/cgroup", "0::/\n");
+  write_bytes(dir / "sys/fs/cgroup/memory.max", std::to_string(2 * kGiB) + "\n");
   EXPECT_EQ(memory_limit({dir.path()}), 2 * kGiB);
-  put(dir / "sys/fs/cgroup/memory.max", std::to_string(64 * kGiB) + "\n");
+  write_bytes(dir / "sys/fs/cgroup/memory.max", std::to_string(64 * kGiB) + "\n");
   EXPECT_EQ(memory_limit({dir.path()}), 16 * kGiB);
 }
 
@@ -133,15 +135,15 @@ TEST(Environment, DescribesTheRealSystem) {
 
 TEST(Environment, FileIsValidJsonWithEveryField) {
   const TempDir dir;
-  put(dir / "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some \"CPU\" @ 3 GHz \n");
-  put(dir / "etc/os-release", "NAME=x\nPRETTY_NAME=\"An OS 12\"\n");
-  put(dir / "proc/meminfo", "MemTotal: 4 kB\nMemAvailable: 3 kB\n");
+  write_bytes(dir / "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some \"CPU\" @ 3 GHz \n");
+  write_bytes(dir / "etc/os-release", "NAME=x\nPRETTY_NAME=\"An OS 12\"\n");
+  write_bytes(dir / "proc/meminfo", "MemTotal: 4 kB\nMemAvailable: 3 kB\n");
   const auto env = find_environment({.version = "1.2.3 (abc)",
                                      .command = {"athanor", "train", "a b.json"},
                                      .libraries = {{"libdnnl", "2.6"}, {"x", ""}}},
                                     {dir.path()});
   write_environment(env, dir / "environment.json");
-  const Json json = Json::parse(contents(dir / "environment.json"));
+  const Json json = Json::parse(read_bytes(dir / "environment.json"));
   EXPECT_EQ(json.at("program_version"), "1.2.3 (abc)");
   EXPECT_EQ(json.at("command"), Json({"athanor", "train", "a b.json"}));
   EXPECT_EQ(json.at("cpu_model"), "Some \"CPU\" @ 3 GHz");
@@ -160,7 +162,7 @@ TEST(Environment, ExcludesEnvironmentVariables) {
 
 TEST(Environment, FailedWriteIsAnError) {
   const TempDir dir;
-  put(dir / "file", "");
+  write_bytes(dir / "file", "");
   try {
     write_environment({}, dir / "file/environment.json");
     FAIL();

@@ -7,7 +7,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "tests/metrics/temp_dir.h"
+#include "tests/files.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
@@ -60,7 +61,7 @@ TEST(Record, EventNamesRoundTrip) {
 }
 
 TEST(Record, DocumentationShowsTheTable) {
-  const std::string doc = contents("configs/LOGS.md");
+  const std::string doc = read_bytes("configs/LOGS.md");
   ASSERT_FALSE(doc.empty()) << "configs/LOGS.md is missing";
   EXPECT_NE(doc.find(fields_markdown()), std::string::npos)
       << "configs/LOGS.md does not hold the table of src/metrics/record.cc; it should read\n"

@@ -13,11 +13,14 @@
 #include "base/checksum.h"
 #include "metrics/jsonl.h"
 #include "metrics/run_records.h"
+#include "tests/files.h"
 #include "tests/metrics/capture.h"
-#include "tests/metrics/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
+
+using testing::TempDir;
 
 // ---- the reader ----
 
@@ -105,7 +108,7 @@ void read_summary(std::string_view summary, Event& event) {
 
 std::vector<Event> read_events(const std::string& path) {
   std::vector<Event> events;
-  for (const std::string& record : records_of(contents(path))) {
+  for (const std::string& record : records_of(read_bytes(path))) {
     Event event;
     for (const Wire& wire : parse(record)) {
       if (wire.field == 1) std::memcpy(&event.time, &wire.bits, 8);
@@ -131,18 +134,20 @@ StepMetrics at(int64_t step, double loss) {
 
 // ---- tests ----
 
-TEST(Tensorboard, FirstRecordIsTheFileVersion) {
-  const TempDir dir;
+struct Tensorboard : ::testing::Test {
+  TempDir dir;
+};
+
+TEST_F(Tensorboard, FirstRecordIsTheFileVersion) {
   const TensorboardSink sink(dir.path());
-  const auto records = records_of(contents(sink.path()));
+  const auto records = records_of(read_bytes(sink.path()));
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(read_events(sink.path())[0].version, "brain.Event:2");
   // wall_time: 9 bytes, step 0: 2, file_version: 2 + 13
   EXPECT_EQ(records[0].size(), 26u);
 }
 
-TEST(Tensorboard, RecreatedFileBeginsWithItsVersion) {
-  const TempDir dir;
+TEST_F(Tensorboard, RecreatedFileBeginsWithItsVersion) {
   TensorboardSink sink(dir.path());
   std::filesystem::remove(sink.path());
   sink.step(at(1, 2.5));
@@ -152,14 +157,13 @@ TEST(Tensorboard, RecreatedFileBeginsWithItsVersion) {
 }
 
 // From the format's documentation: length 38 has this checksum.
-TEST(Tensorboard, FramesHaveTheKnownMaskedChecksum) {
+TEST_F(Tensorboard, FramesHaveTheKnownMaskedChecksum) {
   const std::string frame = tfrecord(std::string(38, 'x'));
   EXPECT_EQ(frame.substr(0, 12), std::string("\x26\0\0\0\0\0\0\0\x73\x4F\xE3\x00", 12));
   EXPECT_EQ(frame.size(), 8u + 4 + 38 + 4);
 }
 
-TEST(Tensorboard, ScalarsHaveTagStepTimeAndValue) {
-  const TempDir dir;
+TEST_F(Tensorboard, ScalarsHaveTagStepTimeAndValue) {
   TensorboardSink sink(dir.path());
   StepMetrics m = at((int64_t(1) << 40) + 3, 2.25);
   m.memory_used = uint64_t(3) << 30;
@@ -176,8 +180,7 @@ TEST(Tensorboard, ScalarsHaveTagStepTimeAndValue) {
 }
 
 // Every number of the JSON lines that has a tag is a scalar of the same value, and the other way round.
-TEST(Tensorboard, MatchesTheJsonLines) {
-  const TempDir dir;
+TEST_F(Tensorboard, MatchesTheJsonLines) {
   StepMetrics m = at(7, 2.25);
   double next = 1;
   for (const auto& field : step_fields())
@@ -193,7 +196,7 @@ TEST(Tensorboard, MatchesTheJsonLines) {
   lines.step(m);
   sink.step(m);
   RunRecords read;
-  ASSERT_TRUE(parse_record(contents(dir / "metrics.jsonl"), read));
+  ASSERT_TRUE(parse_record(read_bytes(dir / "metrics.jsonl"), read));
   const auto scalars = read_events(sink.path()).back().scalars;
   size_t tagged = 0;
   for (const auto& field : step_fields()) {
@@ -216,15 +219,13 @@ TEST(Tensorboard, MatchesTheJsonLines) {
   EXPECT_EQ(scalars.size(), tagged);
 }
 
-TEST(Tensorboard, LogsNonFiniteLoss) {
-  const TempDir dir;
+TEST_F(Tensorboard, LogsNonFiniteLoss) {
   TensorboardSink sink(dir.path());
   sink.step(at(1, std::nan("")));
   EXPECT_TRUE(std::isnan(read_events(sink.path()).back().scalars.at("train/loss")));
 }
 
-TEST(Tensorboard, EvaluationsAreTaggedByTheirSet) {
-  const TempDir dir;
+TEST_F(Tensorboard, EvaluationsAreTaggedByTheirSet) {
   TensorboardSink sink(dir.path());
   sink.eval({.step = 4, .name = "wiki", .loss = 3, .perplexity = 20});
   const auto event = read_events(sink.path()).back();
@@ -232,16 +233,14 @@ TEST(Tensorboard, EvaluationsAreTaggedByTheirSet) {
   EXPECT_EQ(event.scalars, (std::map<std::string, float>{{"eval/wiki/loss", 3}, {"eval/wiki/perplexity", 20}}));
 }
 
-TEST(Tensorboard, EveryStartOpensAFileThatSortsLastByName) {
-  const TempDir dir;
+TEST_F(Tensorboard, EveryStartOpensAFileThatSortsLastByName) {
   std::vector<std::string> paths;
   for (int start = 0; start < 4; ++start) paths.push_back(TensorboardSink(dir.path()).path());
   EXPECT_TRUE(std::is_sorted(paths.begin(), paths.end()));
   EXPECT_EQ(std::adjacent_find(paths.begin(), paths.end()), paths.end());
 }
 
-TEST(Tensorboard, RepeatedStepsAreMarkedByASessionStart) {
-  const TempDir dir;
+TEST_F(Tensorboard, RepeatedStepsAreMarkedByASessionStart) {
   TensorboardSink sink(dir.path());
   sink.event({.kind = EventKind::resume, .step = 6});
   sink.step(at(7, 1));
@@ -254,8 +253,7 @@ TEST(Tensorboard, RepeatedStepsAreMarkedByASessionStart) {
 }
 
 // A new file whose first step had no start event still purges the steps that it repeats.
-TEST(Tensorboard, FirstStepOfAFileIsASessionStart) {
-  const TempDir dir;
+TEST_F(Tensorboard, FirstStepOfAFileIsASessionStart) {
   TensorboardSink sink(dir.path());
   sink.step(at(5, 1));
   const auto events = read_events(sink.path());
@@ -264,8 +262,7 @@ TEST(Tensorboard, FirstStepOfAFileIsASessionStart) {
   EXPECT_EQ(events[1].step, 5);
 }
 
-TEST(Tensorboard, IntervalSkipsStepsButKeepsTheLast) {
-  const TempDir dir;
+TEST_F(Tensorboard, IntervalSkipsStepsButKeepsTheLast) {
   TensorboardSink sink(dir.path(), 400);
   for (int64_t s = 1; s <= 1000; ++s) sink.step(at(s, 1));
   std::vector<int64_t> steps;
@@ -274,9 +271,8 @@ TEST(Tensorboard, IntervalSkipsStepsButKeepsTheLast) {
   EXPECT_EQ(steps, (std::vector<int64_t>{400, 800, 1000}));
 }
 
-TEST(Tensorboard, FailedFolderCreationWarnsOnce) {
-  const TempDir dir;
-  put(dir / "file", "");
+TEST_F(Tensorboard, FailedFolderCreationWarnsOnce) {
+  write_bytes(dir / "file", "");
   const std::string log = stderr_of([&] {
     TensorboardSink sink(dir / "file/tensorboard");
     for (int64_t s = 1; s <= 3; ++s) EXPECT_NO_THROW(sink.step(at(s, 1)));
@@ -285,12 +281,11 @@ TEST(Tensorboard, FailedFolderCreationWarnsOnce) {
 }
 
 // TensorBoard's own view of a crash at step 8 and a resume from step 4.
-TEST(Tensorboard, TensorboardReadsTheRunAndPurgesRepeatedSteps) {
+TEST_F(Tensorboard, TensorboardReadsTheRunAndPurgesRepeatedSteps) {
   const char* chosen = std::getenv("ATHANOR_PYTHON");
   const std::string python = chosen != nullptr ? chosen : "python3";
   if (std::system((python + " -c 'import tensorboard' > /dev/null 2>&1").c_str()) != 0)
     GTEST_SKIP() << python << " has no tensorboard (set ATHANOR_PYTHON to an interpreter that has)";
-  const TempDir dir;
   {
     TensorboardSink sink(dir / "tb");
     for (int64_t s = 1; s <= 8; ++s) sink.step(at(s, 1));
@@ -300,7 +295,7 @@ TEST(Tensorboard, TensorboardReadsTheRunAndPurgesRepeatedSteps) {
     sink.event({.kind = EventKind::resume, .step = 4});
     for (int64_t s = 5; s <= 6; ++s) sink.step(at(s, 2));
   }
-  put(dir / "read.py", R"(import sys, logging
+  write_bytes(dir / "read.py", R"(import sys, logging
 logging.disable(logging.CRITICAL)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 run = EventAccumulator(sys.argv[1]).Reload()
@@ -308,7 +303,7 @@ print(" ".join(f"{e.step}:{e.value:g}" for e in run.Scalars("train/loss")))
 )");
   const std::string out = dir / "out";
   ASSERT_EQ(std::system(cat(python, " ", dir / "read.py", " ", dir / "tb", " > ", out, " 2> /dev/null").c_str()), 0);
-  EXPECT_EQ(contents(out), "1:1 2:1 3:1 4:1 5:2 6:2\n");
+  EXPECT_EQ(read_bytes(out), "1:1 2:1 3:1 4:1 5:2 6:2\n");
 }
 
 }  // namespace

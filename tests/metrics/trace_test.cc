@@ -7,18 +7,22 @@
 #include <thread>
 #include <vector>
 
+#include "tests/files.h"
 #include "tests/metrics/capture.h"
-#include "tests/metrics/file_size_limit.h"
-#include "tests/metrics/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
 
+using testing::TempDir;
 using Json = nlohmann::json;
 using std::chrono::microseconds;
 
-TEST(Trace, HoldsSpansNamesAndCounters) {
-  const TempDir dir;
+struct Trace : ::testing::Test {
+  TempDir dir;
+};
+
+TEST_F(Trace, HoldsSpansNamesAndCounters) {
   const auto before = TraceWriter::Clock::now();
   std::chrono::duration<double, std::micro> opening{};
   {
@@ -31,7 +35,7 @@ TEST(Trace, HoldsSpansNamesAndCounters) {
     trace.counter("memory", 1.5);
     TraceScope scope(&trace, "scope", 2);
   }
-  const Json events = Json::parse(contents(dir / "trace.json"));
+  const Json events = Json::parse(read_bytes(dir / "trace.json"));
   ASSERT_EQ(events.size(), 5u);
   for (const Json& e : events) {
     EXPECT_EQ(e.at("pid"), 3);
@@ -54,42 +58,37 @@ TEST(Trace, HoldsSpansNamesAndCounters) {
   EXPECT_GE(events[4].at("dur").get<double>(), 0);
 }
 
-TEST(Trace, EmptyTraceIsAnEmptyArray) {
-  const TempDir dir;
+TEST_F(Trace, EmptyTraceIsAnEmptyArray) {
   TraceWriter(dir / "trace.json").close();
-  EXPECT_EQ(Json::parse(contents(dir / "trace.json")), Json::array());
+  EXPECT_EQ(Json::parse(read_bytes(dir / "trace.json")), Json::array());
 }
 
-TEST(Trace, ReplacesAnOlderFile) {
-  const TempDir dir;
-  put(dir / "trace.json", std::string(10'000, 'x'));
+TEST_F(Trace, ReplacesAnOlderFile) {
+  write_bytes(dir / "trace.json", std::string(10'000, 'x'));
   TraceWriter(dir / "trace.json").counter("a", 1);
-  EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 1u);
+  EXPECT_EQ(Json::parse(read_bytes(dir / "trace.json")).size(), 1u);
 }
 
 // A killed run leaves the array open: viewers close it, as this test does.
-TEST(Trace, IsReadableWithoutItsEnd) {
-  const TempDir dir;
+TEST_F(Trace, IsReadableWithoutItsEnd) {
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 1000});
   for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
-  const std::string so_far = contents(dir / "trace.json");
+  const std::string so_far = read_bytes(dir / "trace.json");
   EXPECT_GT(so_far.size(), 40'000u) << "written while the run goes on";
   EXPECT_GT(Json::parse(so_far + "]").size(), 900u);
 }
 
-TEST(Trace, FileSizeIsBoundedAndDroppedSpansAreReported) {
-  const TempDir dir;
+TEST_F(Trace, FileSizeIsBoundedAndDroppedSpansAreReported) {
   TraceWriter trace(dir / "trace.json", {.max_bytes = 5000});
   for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
   trace.close();
   EXPECT_GT(trace.dropped(), 800);
-  const std::string text = contents(dir / "trace.json");
+  const std::string text = read_bytes(dir / "trace.json");
   EXPECT_LE(text.size(), 5100u);
   EXPECT_EQ(int64_t(Json::parse(text).size()), 1000 - trace.dropped());
 }
 
-TEST(Trace, IsThreadSafe) {
-  const TempDir dir;
+TEST_F(Trace, IsThreadSafe) {
   {
     TraceWriter trace(dir / "trace.json");
     std::vector<std::thread> threads;
@@ -99,10 +98,10 @@ TEST(Trace, IsThreadSafe) {
       });
     for (auto& t : threads) t.join();
   }
-  EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 2000u);
+  EXPECT_EQ(Json::parse(read_bytes(dir / "trace.json")).size(), 2000u);
 }
 
-TEST(Trace, FullDiskWarnsOnceAndTrainingContinues) {
+TEST_F(Trace, FullDiskWarnsOnceAndTrainingContinues) {
   const std::string log = stderr_of([] {
     TraceWriter trace("/dev/full", {.buffer_bytes = 100});
     for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(trace.counter("event", 1));
@@ -113,8 +112,7 @@ TEST(Trace, FullDiskWarnsOnceAndTrainingContinues) {
 }
 
 // A gap in the middle of a timeline would mislead: it ends at the first failure, validly.
-TEST(Trace, EndsAtTheFirstFailedWrite) {
-  const TempDir dir;
+TEST_F(Trace, EndsAtTheFirstFailedWrite) {
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 200});
   for (int i = 0; i < 50; ++i) trace.counter("before", 1);
   stderr_of([&] {
@@ -123,13 +121,13 @@ TEST(Trace, EndsAtTheFirstFailedWrite) {
   });
   for (int i = 0; i < 50; ++i) trace.counter("after", 1);
   trace.close();
-  const std::string text = contents(dir / "trace.json");
+  const std::string text = read_bytes(dir / "trace.json");
   EXPECT_EQ(text.find("after"), std::string::npos);
   EXPECT_GT(Json::parse(text).size(), 10u);
   EXPECT_GE(trace.dropped(), 50);
 }
 
-TEST(Trace, ScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
+TEST_F(Trace, ScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
 
 }  // namespace
 }  // namespace athanor

@@ -9,10 +9,14 @@
 #include "metrics/jsonl.h"
 #include "report/chart.h"
 #include "report/html_report.h"
-#include "tests/metrics/temp_dir.h"
+#include "tests/expect_error.h"
+#include "tests/files.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
+
+using testing::TempDir;
 
 StepMetrics at(int64_t step, double loss) {
   StepMetrics m;
@@ -69,8 +73,7 @@ TEST(Report, DrawsTheLossOfEachSource) {
   EXPECT_EQ(html_report(std::vector{run}).find("by source"), std::string::npos);
   for (StepMetrics& m : run.steps) m.source_losses = {{"<web>", m.loss}, {"code", m.loss / 2}};
   const std::string page = html_report(std::vector{run});
-  for (const char* part : {"Training loss by source", "&lt;web&gt;", "code"})
-    EXPECT_NE(page.find(part), std::string::npos) << part;
+  expect_parts(page, {"Training loss by source", "&lt;web&gt;", "code"});
 }
 
 TEST(RunRecords, ReadsWhatTheSinkWrites) {
@@ -158,8 +161,8 @@ TEST(RunRecords, FormerNameOfAmaxIsRead) {
 TEST(RunRecords, DamagedLinesAreCountedAndIgnored) {
   const TempDir dir;
   const std::string good = R"({"event": "step", "step": 1, "loss": 2})";
-  put(dir / "metrics.jsonl",
-      good + "\nnonsense\n[1]\n{\"event\": \"news\"}\n{\"event\": 3}\n" + good + "\n" + good.substr(0, 20));
+  write_bytes(dir / "metrics.jsonl",
+              good + "\nnonsense\n[1]\n{\"event\": \"news\"}\n{\"event\": 3}\n" + good + "\n" + good.substr(0, 20));
   const RunRecords run = read_run(dir.path());
   EXPECT_EQ(run.steps.size(), 1u) << "a step that is repeated counts once";
   EXPECT_EQ(run.unreadable_lines, 4) << "the torn last line is not damage";
@@ -167,9 +170,9 @@ TEST(RunRecords, DamagedLinesAreCountedAndIgnored) {
   ::testing::internal::CaptureStderr();
   warn_of_unreadable_lines(run);
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("4 lines are no records"), std::string::npos);
-  put(dir / "metrics.jsonl",
-      "{\"event\": \"step\", \"step\": 1, \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n"
-      "{\"event\": \"step\", \"step\": \"x\", \"loss\": 2}\n");
+  write_bytes(dir / "metrics.jsonl",
+              "{\"event\": \"step\", \"step\": 1, \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n"
+              "{\"event\": \"step\", \"step\": \"x\", \"loss\": 2}\n");
   EXPECT_EQ(read_run(dir.path()).steps.at(0).memory_used, 0u) << "wrong types are nothing";
   EXPECT_EQ(read_run(dir.path()).first_unreadable, 2) << "a step without its number is none";
   EXPECT_THROW(read_run(dir / "absent"), Error);
@@ -190,8 +193,9 @@ TEST(RunRecords, ErrorEndsARun) {
 
 TEST(RunRecords, ConfigIsFlattenedToDottedKeys) {
   const TempDir dir;
-  put(dir / "metrics.jsonl", "");
-  put(dir / "config.resolved.json", R"({"model": {"hidden_size": 64}, "train_data": ["a", "b"], "save": "r\"u"})");
+  write_bytes(dir / "metrics.jsonl", "");
+  write_bytes(dir / "config.resolved.json",
+              R"({"model": {"hidden_size": 64}, "train_data": ["a", "b"], "save": "r\"u"})");
   const RunRecords run = read_run(dir.path());
   ASSERT_EQ(run.config.size(), 3u);
   EXPECT_EQ(run.config[0], (std::pair<std::string, std::string>("model.hidden_size", "64")));
@@ -206,10 +210,9 @@ TEST(Report, ContainsEveryChartAndTable) {
   run.environment = {{"cpu_model", "A processor"}};
   run.events.push_back({.kind = EventKind::skip, .step = 7, .text = "not finite"});
   const std::string page = html_report(std::vector{run});
-  for (const char* part : {"Training loss", "Validation loss", "Learning rate", "Gradient norm", "Throughput", "MFU",
-                           "Memory", "Where a step", "forward", "not finite", "learning_rate", "A processor",
-                           "prefers-color-scheme", "width=device-width", "class=\"mark skip\"", "3.00 GiB"})
-    EXPECT_NE(page.find(part), page.npos) << part;
+  expect_parts(page, {"Training loss", "Validation loss", "Learning rate", "Gradient norm", "Throughput", "MFU",
+                      "Memory", "Where a step", "forward", "not finite", "learning_rate", "A processor",
+                      "prefers-color-scheme", "width=device-width", "class=\"mark skip\"", "3.00 GiB"});
   EXPECT_EQ(page.find("http://", page.find("<body>")), page.find("http://www.w3.org")) << "nothing from outside";
   EXPECT_EQ(page.find("http-equiv=\"refresh\""), page.npos);
   EXPECT_NE(html_report(std::vector{run}, {.refresh_seconds = 5}).find("content=\"5\""), page.npos);
@@ -226,11 +229,9 @@ TEST(Report, ShowsMemorySensorsAndAccuracyIfRecorded) {
   run.events[0].planned_activations = int64_t{3} << 30;
   run.events[0].planned_masters = 0;
   const std::string page = html_report(std::vector{run, sample("b", 3)});
-  EXPECT_NE(page.find("GPU power"), page.npos);
-  EXPECT_NE(page.find("Accuracy"), page.npos);
+  expect_parts(page, {"GPU power", "Accuracy"});
   EXPECT_EQ(page.find("GPU temperature"), page.npos) << "this GPU has no such sensor";
-  EXPECT_NE(page.find("plan 4.00 GiB, most in use 2.00 GiB"), page.npos);
-  EXPECT_NE(page.find("activations 3.00 GiB, 75"), page.npos);
+  expect_parts(page, {"plan 4.00 GiB, most in use 2.00 GiB", "activations 3.00 GiB, 75"});
   EXPECT_EQ(page.find("masters"), page.npos) << "what needs nothing is not named";
 }
 
@@ -268,8 +269,7 @@ TEST(Report, ComparesSeveralRuns) {
   a.config = {{"lr", "1"}, {"same", "x"}};
   b.config = {{"lr", "2"}, {"same", "x"}};
   const std::string page = html_report(std::vector{a, b});
-  EXPECT_NE(page.find("data-label=\"a\""), page.npos);
-  EXPECT_NE(page.find("data-label=\"b\""), page.npos);
+  expect_parts(page, {"data-label=\"a\"", "data-label=\"b\""});
   EXPECT_LT(page.find("<th>lr</th><td>1</td><td>2</td>"), page.find("Common to all runs: 1 keys"));
 }
 
@@ -306,8 +306,7 @@ TEST(Report, ManyStepsAreDownsampledKeepingExtremes) {
 TEST(Report, NoisyCurvesGetARunningMean) {
   const auto page_of = [](int64_t steps) { return html_report(std::vector{sample("run", steps)}); };
   const std::string many = page_of(400), few = page_of(99);
-  EXPECT_NE(many.find("class=\"raw c0\""), many.npos);
-  EXPECT_NE(many.find("running mean"), many.npos);
+  expect_parts(many, {"class=\"raw c0\"", "running mean"});
   EXPECT_EQ(few.find("class=\"raw"), few.npos) << "few steps are shown as they are";
   EXPECT_EQ(few.find("running mean"), few.npos);
 }

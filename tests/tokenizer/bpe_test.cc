@@ -125,7 +125,7 @@ TEST(Bpe, WholeTokensTakePrecedenceIfEnabled) {
 TEST(Bpe, VocabularyWithoutAByteIsAnError) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 255; ++byte) tokens.emplace_back(1, char(byte));
-  expect_parts(error_of([&] { Bpe(tokens, {}, false); }), {"byte 255", "byte-level"});
+  EXPECT_ERROR(Bpe(tokens, {}, false), "byte 255", "byte-level");
 }
 
 // Eight times the text takes about eight times as long; a quadratic algorithm would take 64 times.

@@ -24,7 +24,11 @@ TokenizerOptions ranks() {
           .special_tokens = {"<|endoftext|>=700", "<|x|>=705"}};
 }
 
-TEST(Load, SpecialTokensAreTextUnlessAllowed) {
+struct Load : ::testing::Test {
+  TempDir dir;
+};
+
+TEST_F(Load, SpecialTokensAreTextUnlessAllowed) {
   const std::string text = "a<|endoftext|>b<|endoftext|><tool_call>c";
   for (const char* name : {"gpt2.json", "llama3.json", "qwen2.json", "gpt2"}) {
     const auto plain = fixture(name), special = fixture(name, true);
@@ -45,8 +49,7 @@ TEST(Load, SpecialTokensAreTextUnlessAllowed) {
 
 // Added tokens that are not `normalized` are found before the others, also without a normalizer. The ids are those of
 // tokenizers 0.23.3.
-TEST(Load, AddedTokensAreFoundInTwoPasses) {
-  TempDir dir;
+TEST_F(Load, AddedTokensAreFoundInTwoPasses) {
   nlohmann::json json = nlohmann::json::parse(read_bytes(kFixtures + "gpt2.json"));
   const auto add = [&](int32_t id, const char* text, bool normalized) {
     json["added_tokens"].push_back(
@@ -64,7 +67,7 @@ TEST(Load, AddedTokensAreFoundInTwoPasses) {
   EXPECT_EQ(tokenizer->encode("  !c"), (std::vector<int32_t>{704, 703}));
 }
 
-TEST(Load, DecodingUndoesEncodingOfAnyBytes) {
+TEST_F(Load, DecodingUndoesEncodingOfAnyBytes) {
   for (const char* name : {"gpt2.json", "llama3.json", "gpt2"})
     for (const bool special : {false, true}) {
       const auto tokenizer = fixture(name, special);
@@ -75,16 +78,15 @@ TEST(Load, DecodingUndoesEncodingOfAnyBytes) {
     }
 }
 
-TEST(Load, IdsOutsideTheVocabularyAreErrors) {
+TEST_F(Load, IdsOutsideTheVocabularyAreErrors) {
   const auto tokenizer = make_tokenizer(ranks());
   EXPECT_EQ(tokenizer->vocab_size(), 706);
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{700, 705}), "<|endoftext|><|x|>");
-  for (const int32_t id : {-1, 701, 706, INT32_MAX})
-    expect_parts(error_of([&] { tokenizer->decode({&id, 1}); }), {cat(id), "706"});
+  for (const int32_t id : {-1, 701, 706, INT32_MAX}) EXPECT_ERROR(tokenizer->decode({&id, 1}), cat(id), "706");
 }
 
 // A text split wherever last_cut() allows has the ids of the unsplit text, including special tokens.
-TEST(Load, SafeCutsChangeNoId) {
+TEST_F(Load, SafeCutsChangeNoId) {
   for (const char* name : {"gpt2.json", "llama3.json", "qwen2.json"})
     for (const bool special : {false, true}) {
       const auto tokenizer = fixture(name, special);
@@ -104,37 +106,36 @@ TEST(Load, SafeCutsChangeNoId) {
     }
 }
 
-TEST(Load, DescriptorRestoresFilesAndSettings) {
+TEST_F(Load, DescriptorRestoresFilesAndSettings) {
   for (const bool special : {false, true}) {
     TokenizerOptions of_ranks = ranks();
     of_ranks.allow_special = special;
     for (const auto& options :
          {of_ranks, TokenizerOptions{.source = kFixtures + "gpt2", .allow_special = special},
           TokenizerOptions{.source = kFixtures + "qwen2.json", .eod = "<tool_call>", .allow_special = special}}) {
-      TempDir dir;
+      TempDir folder;
       const auto tokenizer = make_tokenizer(options);
-      write_tokenizer(*tokenizer, dir / "out");
-      const auto again = load_tokenizer(dir / "out");
+      write_tokenizer(*tokenizer, folder / "out");
+      const auto again = load_tokenizer(folder / "out");
       EXPECT_EQ(again->name(), tokenizer->name());
       EXPECT_EQ(again->vocab_size(), tokenizer->vocab_size());
       EXPECT_EQ(again->eod_id(), tokenizer->eod_id());
       const std::string text = "It's <|endoftext|> 12345 <|x|>\n";
       EXPECT_EQ(again->encode(text), tokenizer->encode(text));
-      const auto files = tokenizer_files_of(dir / "out/x.bin");
+      const auto files = tokenizer_files_of(folder / "out/x.bin");
       ASSERT_EQ(files.size(), tokenizer->files().size());
       EXPECT_EQ(files[0].name, kTokenizerFile);
       EXPECT_EQ(files[0].content, tokenizer->files()[0].content);
-      write_bytes(dir / "out/" + files[1].name, read_bytes(dir / "out/" + files[1].name) + "\n");
-      expect_parts(error_of([&] { load_tokenizer(dir / "out"); }), {"not those that it was written with"});
-      std::filesystem::remove(dir / "out/" + files[1].name);
-      expect_parts(error_of([&] { load_tokenizer(dir / "out"); }), {files[1].name});
+      write_bytes(folder / "out/" + files[1].name, read_bytes(folder / "out/" + files[1].name) + "\n");
+      EXPECT_ERROR(load_tokenizer(folder / "out"), "not those that it was written with");
+      std::filesystem::remove(folder / "out/" + files[1].name);
+      EXPECT_ERROR(load_tokenizer(folder / "out"), files[1].name);
     }
   }
 }
 
 // Conversations are tokenized with both: the template's text has special tokens, the user's has none.
-TEST(Load, OptionsAllowAndForbidTheSpecialTokensOfADescriptor) {
-  TempDir dir;
+TEST_F(Load, OptionsAllowAndForbidTheSpecialTokensOfADescriptor) {
   const std::string eod = "<|endoftext|>";
   write_tokenizer(*make_tokenizer({.source = kFixtures + "gpt2"}), dir / "plain");
   EXPECT_GT(make_tokenizer({.source = dir / "plain"})->encode(eod).size(), 1u);
@@ -145,20 +146,17 @@ TEST(Load, OptionsAllowAndForbidTheSpecialTokensOfADescriptor) {
   EXPECT_GT(make_tokenizer({.source = dir / "allowed", .forbid_special = true})->encode(eod).size(), 1u);
 }
 
-TEST(Load, OptionsWithoutEffectAreRefused) {
-  TempDir dir;
+TEST_F(Load, OptionsWithoutEffectAreRefused) {
   write_tokenizer(*make_tokenizer({.source = kFixtures + "gpt2"}), dir / "out");
   for (const std::string& source : {std::string("byte"), std::string(dir / "out")}) {
-    expect_parts(error_of([&] { make_tokenizer({.source = source, .split = "gpt2"}); }), {"--split", "no effect"});
-    expect_parts(error_of([&] { make_tokenizer({.source = source, .eod = "x"}); }), {"--eod", "no effect"});
-    expect_parts(error_of([&] { make_tokenizer({.source = source, .special_tokens = {"x=1"}}); }),
-                 {"--special-token", "no effect"});
+    EXPECT_ERROR(make_tokenizer({.source = source, .split = "gpt2"}), "--split", "no effect");
+    EXPECT_ERROR(make_tokenizer({.source = source, .eod = "x"}), "--eod", "no effect");
+    EXPECT_ERROR(make_tokenizer({.source = source, .special_tokens = {"x=1"}}), "--special-token", "no effect");
   }
 }
 
-TEST(Load, FindsTheTokenizerAndEosOfModelFolders) {
-  TempDir dir;
-  expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {dir.path(), "no tokenizer", "tokenizer.json"});
+TEST_F(Load, FindsTheTokenizerAndEosOfModelFolders) {
+  EXPECT_ERROR(load_tokenizer(dir.path()), dir.path(), "no tokenizer", "tokenizer.json");
   std::filesystem::copy(kFixtures + "llama3.json", dir / "tokenizer.json");
   EXPECT_EQ(load_tokenizer(dir.path())->name(), "huggingface");
   EXPECT_EQ(load_tokenizer(dir.path())->decode(std::vector<int32_t>{load_tokenizer(dir.path())->eod_id()}),
@@ -167,17 +165,16 @@ TEST(Load, FindsTheTokenizerAndEosOfModelFolders) {
   EXPECT_EQ(load_tokenizer(dir.path())->decode(std::vector<int32_t>{load_tokenizer(dir.path())->eod_id()}),
             "<tool_call>");
   write_bytes(dir / "tokenizer_config.json", "{\"eos_token\": \"<nothing>\"}");
-  expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"<nothing>", "--eod"});
+  EXPECT_ERROR(load_tokenizer(dir.path()), "<nothing>", "--eod");
   std::filesystem::remove(dir / "tokenizer.json");
   std::filesystem::copy(kFixtures + "gpt2/encoder.json", dir / "vocab.json");
-  expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"merges.txt"});
+  EXPECT_ERROR(load_tokenizer(dir.path()), "merges.txt");
   std::filesystem::copy(kFixtures + "gpt2/vocab.bpe", dir / "merges.txt");
   std::filesystem::remove(dir / "tokenizer_config.json");
   EXPECT_EQ(load_tokenizer(dir.path())->name(), "gpt2");
 }
 
-TEST(Load, InvalidRankFilesAreErrors) {
-  TempDir dir;
+TEST_F(Load, InvalidRankFilesAreErrors) {
   const std::string path = dir / "x.tiktoken", good = read_bytes(kFixtures + "ranks.tiktoken");
   const auto message = [&](const std::string& content, auto change) {
     write_bytes(path, content);
@@ -206,8 +203,7 @@ TEST(Load, InvalidRankFilesAreErrors) {
 }
 
 // Everything that tokenizer.json can ask for and that is not there is refused by its name.
-TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
-  TempDir dir;
+TEST_F(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   const std::string path = dir / "tokenizer.json", good = read_bytes(kFixtures + "llama3.json");
   const auto message = [&](auto change) {
     nlohmann::json json = nlohmann::json::parse(good);
@@ -263,14 +259,14 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   expect_parts(message([](auto& j) { j["added_tokens"] = nlohmann::json::array(); }), {"--eod"});
   for (const char* bad : {"", "{", "[]", "{\"model\": 3}", "3"}) {
     write_bytes(path, bad);
-    expect_parts(error_of([&] { load_tokenizer(path); }), {path});
+    EXPECT_ERROR(load_tokenizer(path), path);
   }
   write_bytes(path, good.substr(0, good.size() / 2));
-  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "not JSON", "column"});
+  EXPECT_ERROR(load_tokenizer(path), path, "not JSON", "column");
   EXPECT_THROW(make_tokenizer({.source = kFixtures + "gpt2.json", .split = "gpt2"}), Error);
 }
 
-TEST(Load, UnsupportedCharacterTokenizerJsonsAreRefusedByName) {
+TEST_F(Load, UnsupportedCharacterTokenizerJsonsAreRefusedByName) {
   const std::string good = read_bytes(kFixtures + "sentencepiece/pieces.json");
   const auto message = [&](auto change) {
     nlohmann::json json = nlohmann::json::parse(good);
@@ -306,8 +302,7 @@ TEST(Load, UnsupportedCharacterTokenizerJsonsAreRefusedByName) {
                {"Metaspace", "others"});
 }
 
-TEST(Load, InvalidGpt2FilesAreErrors) {
-  TempDir dir;
+TEST_F(Load, InvalidGpt2FilesAreErrors) {
   const std::string vocab = dir / "encoder.json", merges = dir / "vocab.bpe";
   const auto message = [&](const std::string& v, const std::string& m) {
     write_bytes(vocab, v);
@@ -325,8 +320,7 @@ TEST(Load, InvalidGpt2FilesAreErrors) {
 }
 
 // Patterns that are not built in run on PCRE2, or are refused by a program without it.
-TEST(Load, OtherSplitPatternsUsePcre2) {
-  TempDir dir;
+TEST_F(Load, OtherSplitPatternsUsePcre2) {
   nlohmann::json json = nlohmann::json::parse(read_bytes(kFixtures + "gpt2.json"));
   const auto split = [](const char* pattern) {
     return nlohmann::json{
@@ -354,14 +348,14 @@ TEST(Load, OtherSplitPatternsUsePcre2) {
     EXPECT_EQ(parse_huggingface(json.dump(), "here").splitter.patterns()[0], alone ? "numbers-1" : "numbers");
   }
   first["individual_digits"] = 3;
-  expect_parts(error_of([&] { parse_huggingface(json.dump(), "here"); }), {"here", "Digits", "individual_digits", "3"});
+  EXPECT_ERROR(parse_huggingface(json.dump(), "here"), "here", "Digits", "individual_digits", "3");
   first = split("(");
   write_bytes(dir / "tokenizer.json", json.dump());
-  expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"split pattern (", "at character"});
+  EXPECT_ERROR(load_tokenizer(dir.path()), "split pattern (", "at character");
 }
 
 // Digit runs, also of Unicode 16, are split into groups of the allowed length; safe cuts exist only between documents.
-TEST(Load, DigitRunsAreSplit) {
+TEST_F(Load, DigitRunsAreSplit) {
   const std::string text = "ab1234 5\xf0\x90\xb5\x80x";  // U+10D40: a digit of Unicode 16
   const auto pieces = [&](const char* pattern) {
     Splitter splitter;
@@ -384,7 +378,7 @@ TEST(Descriptor, MalformedDescriptorsAreErrors) {
         "{\"type\": \"tiktoken\", \"eod_id\": 99999999999}", "{\"type\": \"tiktoken\", \"eod_id\": []}",
         "{\"type\": \"tiktoken\", \"special_tokens\": [1]}", "{\"type\": \"byte\", \"vocab_size\": -1}",
         "{\"type\": \"tiktoken\", \"special_tokens\": {\"a\": \"b\"}}"})
-    expect_parts(error_of([&] { parse_descriptor(bad, "here"); }), {"here"});
+    EXPECT_ERROR(parse_descriptor(bad, "here"), "here");
 }
 
 }  // namespace

@@ -1,29 +1,17 @@
 // Helpers of this folder's tests: a folder that vanishes, random texts.
 #pragma once
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "tests/expect_error.h"
+#include "tests/files.h"
 #include "tests/temp_dir.h"
 
 namespace athanor::testing {
 
 inline const std::string kFixtures = "tests/tokenizer/fixtures/";
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Text of fragments that patterns, merges and normalization treat in different ways, some of them no UTF-8.
 inline std::string random_text(uint64_t seed, int pieces) {

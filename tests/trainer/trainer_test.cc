@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "data/shard_writer.h"
-#include "tests/metrics/file_size_limit.h"
+#include "tests/files.h"
 #include "tests/train/trainer_rig.h"
 #include "tokenizer/load.h"
 
