@@ -29,15 +29,8 @@ struct Past {
 constexpr Past kPasts[] = {
     {"a new step", false, false}, {"replacing by a swap", true, false}, {"replacing by two renames", true, true}};
 
-class Crash : public Scratch {
+class Crash : public SaveFolder {
  protected:
-  std::string root;
-  void SetUp() override {
-    Scratch::SetUp();
-    root = at("save");
-  }
-  std::string step(int64_t n) const { return cat(root, "/", step_folder(n)); }
-
   void make_past(const Past& past) {
     fs::remove_all(root);
     const RunLock lock(root);

@@ -77,6 +77,17 @@ inline int64_t loaded_generation(const std::string& dir, int64_t step, uint64_t 
   return -1;
 }
 
+// A save folder, of a run that has not begun.
+class SaveFolder : public Scratch {
+ protected:
+  std::string root;
+  void SetUp() override {
+    Scratch::SetUp();
+    root = at("run/save");
+  }
+  std::string step(int64_t n) const { return cat(root, "/", step_folder(n)); }
+};
+
 // Names in a folder that begin with a dot, except the lock.
 inline std::vector<std::string> hidden_names(const std::string& root) {
   std::vector<std::string> names;

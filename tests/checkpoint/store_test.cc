@@ -21,18 +21,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Store : public Scratch {
+class Store : public SaveFolder {
  protected:
-  std::string root;
-  void SetUp() override {
-    Scratch::SetUp();
-    root = at("run/save");
-  }
-  std::string step(int64_t n) const { return cat(root, "/", step_folder(n)); }
   std::vector<int64_t> steps() const {
     std::vector<int64_t> s;
     for (const auto& info : list_checkpoints(root)) s.push_back(info.step);
     return s;
+  }
+  // Saves the state of a run that diverged at step n, and returns its folder.
+  static std::string save_diverged(const RunLock& lock, int64_t n) {
+    CheckpointOptions options = sample_options();
+    options.diverged = true;
+    CheckpointWriter w(lock, n, options);
+    add_sample(w, n, 7);
+    return w.commit();
   }
   void damage(int64_t n) const {
     const std::string path = step(n) + "/optim.safetensors";
@@ -117,8 +119,7 @@ TEST_F(Store, NewestValidSkipsDamagedStepsAndReportsWhy) {
   ASSERT_TRUE(newest);
   EXPECT_EQ(newest->step, 2);
   ASSERT_EQ(why.size(), 2u);
-  EXPECT_NE(why[0].find("step-00000004"), std::string::npos);
-  EXPECT_NE(why[0].find("state.json"), std::string::npos);
+  expect_parts(why[0], {"step-00000004", "state.json"});
   EXPECT_NE(why[1].find("step-00000003: optim.safetensors, tensor 'embed.weight.m'"), std::string::npos) << why[1];
   EXPECT_EQ(newest_valid(root, nullptr, verify_sizes)->step, 3);  // sizes alone cannot see a flipped bit
 }
@@ -161,13 +162,7 @@ TEST_F(Store, TransientReadErrorIsNotDamage) {
 TEST_F(Store, DivergedStateIsNotListedAsAStep) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);
-  for (const int64_t n : {2, 3, 3}) {
-    CheckpointOptions options = sample_options();
-    options.diverged = true;
-    CheckpointWriter w(lock, n, options);
-    add_sample(w, n, 7);
-    EXPECT_EQ(w.commit(), cat(root, "/", diverged_folder(n)));
-  }
+  for (const int64_t n : {2, 3, 3}) EXPECT_EQ(save_diverged(lock, n), cat(root, "/", diverged_folder(n)));
   EXPECT_EQ(slurp(root + "/latest"), "step-00000002\n");
   EXPECT_EQ(newest_valid(root)->step, 2);
   EXPECT_EQ(loaded_generation(step(2), 2, 2), 0);
@@ -183,13 +178,7 @@ TEST_F(Store, DivergedStateIsNotListedAsAStep) {
 TEST_F(Store, NewestDivergedStateIsTheOneWrittenLast) {
   const RunLock lock(root);
   save_sample(lock, 1);
-  for (const int64_t n : {9, 5}) {
-    CheckpointOptions options = sample_options();
-    options.diverged = true;
-    CheckpointWriter w(lock, n, options);
-    add_sample(w, n, 7);
-    w.commit();
-  }
+  for (const int64_t n : {9, 5}) save_diverged(lock, n);
   prune_diverged(lock);
   ASSERT_EQ(list_diverged(root).size(), 1u);
   EXPECT_EQ(list_diverged(root)[0].step, 5);
@@ -395,11 +384,7 @@ TEST_F(Store, FoldersNamedLikeDivergedStateAreNeitherRemovedNorOverwritten) {
     make_dirs(diverged(n));
     spill(diverged(n) + "/notes.txt", "mine");
   }
-  CheckpointOptions options = sample_options();
-  options.diverged = true;
-  CheckpointWriter w(lock, 2, options);
-  add_sample(w, 2, 7);
-  EXPECT_EQ(w.commit(), diverged(2));
+  EXPECT_EQ(save_diverged(lock, 2), diverged(2));
   prune_diverged(lock);
   EXPECT_EQ(slurp(diverged(1) + "/notes.txt"), "mine");
   EXPECT_EQ(slurp(diverged(2) + ".moved-1/notes.txt"), "mine");
@@ -535,18 +520,15 @@ TEST_F(Store, InspectPrintsTensorsSizesAndState) {
   const RunLock lock(root);
   save_sample(lock, 1000);
   const std::string text = inspect_checkpoint(step(1000));
-  for (const char* part :
-       {"step-00001000", "athanor 0.1.0 abc", "cfg", "present (sizes checked", "model.safetensors", "embed.weight",
-        "bf16", "[9, 5]", "90 B", "6 tensors", "99 elements", "state.json", "generation", "rng", "[1,2]"})
-    EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
+  expect_parts(
+      text, {"step-00001000", "athanor 0.1.0 abc", "cfg", "present (sizes checked", "model.safetensors", "embed.weight",
+             "bf16", "[9, 5]", "90 B", "6 tensors", "99 elements", "state.json", "generation", "rng", "[1,2]"});
   EXPECT_EQ(text.find('%'), text.npos) << text;
   const std::string with_zeros = inspect_checkpoint(step(1000), true);
-  for (const char* part : {"zeros", "0.00 %"})
-    EXPECT_NE(with_zeros.find(part), text.npos) << part << "\n" << with_zeros;
+  expect_parts(with_zeros, {"zeros", "0.00 %"});
   spill(step(1000) + "/state.json", "{");
   const std::string damaged = inspect_checkpoint(step(1000));
-  EXPECT_NE(damaged.find("DAMAGED: state.json"), text.npos) << damaged;
-  EXPECT_NE(damaged.find("not JSON"), text.npos) << damaged;
+  expect_parts(damaged, {"DAMAGED: state.json", "not JSON"});
   spill(step(1000) + "/state.json", cat("{\"rng\":", std::string(200'000, '['), std::string(200'000, ']'), "}"));
   EXPECT_NE(inspect_checkpoint(step(1000)).find("nested"), text.npos);
   EXPECT_ERROR(inspect_checkpoint(root), "manifest.json", "No such file");
