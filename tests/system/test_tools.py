@@ -192,11 +192,6 @@ class EvalTest(TrainedTest):
 
 
 class DataTest(TrainedTest):
-    def test_tokenize_refuses_to_overwrite(self):
-        done = self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text", code=None)
-        self.assertIn(done.code, (ERROR, USAGE))
-        self.assertIn("data/text_train_000000.bin: exists already", done.err)
-
     def test_model_beats_the_ngrams_of_info(self):
         out = self.run_program("data", "info", "data/text_train_*.bin", "--ngram", "--ngram-valid",
                                "data/text_val_*.bin").out
@@ -209,18 +204,6 @@ class DataTest(TrainedTest):
     def test_info_counts_documents(self):
         out = self.run_program("data", "info", "data/text_train_*.bin").out
         self.assertIn("documents: 1 (by token 256)", out)
-
-    def test_second_tokenize_of_one_prefix_is_refused(self):
-        (self.maker.folder / "long.txt").write_text(TEXT * 40000)
-        command = [self.program, "tokenize", "--input", "-", "--output-prefix", "two/x"]
-        with subprocess.Popen(command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as first:
-            while not (self.maker.folder / "two" / "x.lock").exists():
-                self.assertIsNone(first.poll(), "it waits for its input")
-            done = self.run_program("tokenize", "--input", "long.txt", "--output-prefix", "two/x", code=USAGE)
-            self.assertIn("two/x.lock", done.err)
-            first.communicate(TEXT.encode() * 1000)
-        self.assertEqual(first.returncode, DONE)
-        self.assertEqual(sorted(p.suffix for p in (self.maker.folder / "two").iterdir()), [".bin", ".json"])
 
     def test_megatron_shards_train_like_other_formats(self):
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "megatron/text", "--output-format",
