@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("ATHANOR_PROGRAM", ROOT / "build" / "athanor")).resolve()
+PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)  # has the packages that some tests compare with
 # Whether tests may make another distribution's root folder: minutes, and the network of apt.
 DEBOOTSTRAP = os.environ.get("ATHANOR_FULL") and os.geteuid() == 0 and shutil.which("debootstrap")
 REPEAT = float(os.environ.get("ATHANOR_REPEAT", "1"))
@@ -66,6 +68,20 @@ def random_tokens(count, vocab_size=257, seed=0):
     while len(tokens) < count:
         tokens += rng.choice(words)
     return tokens[:count]
+
+
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes)"""
+    data = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]])
+            for name, t in header.items()}
+
+
+def python_has(*modules):
+    return subprocess.run([PYTHON, "-c", "import " + ", ".join(modules)], capture_output=True).returncode == 0
 
 
 class Finished:

@@ -1,32 +1,15 @@
 """Models in and out: --init-from, import, export, GGUF, and the comparison with transformers and llama.cpp's reader."""
 import json
 import math
-import os
 import shutil
 import struct
 import subprocess
-import sys
 import unittest
 
-from harness import ERROR, ROOT, USAGE, SystemTest, random_tokens, write_shard
+from harness import PYTHON, ROOT, USAGE, SystemTest, python_has, random_tokens, read_safetensors, write_shard
 
-PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
 GOLDEN = ROOT / "tests" / "golden"
 FIXTURES = ROOT / "tests" / "tokenizer" / "fixtures"
-
-
-def python_has(*modules):
-    return subprocess.run([PYTHON, "-c", "import " + ", ".join(modules)], capture_output=True).returncode == 0
-
-
-def read_safetensors(path):
-    """name -> (dtype, shape, bytes)"""
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    return {name: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
-            for name, t in header.items()}
 
 
 def tensors_of(folder):

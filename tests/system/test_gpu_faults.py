@@ -13,8 +13,8 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
-from test_gpu_scripts import HAS_TORCH, PARTS, PYTHON, VERIFY, module
+from harness import PROGRAM, PYTHON, ROOT, TIMEOUT, SystemTest
+from test_gpu_scripts import HAS_TORCH, PARTS, VERIFY, module
 
 parts, verify, programs = module(PARTS), module(VERIFY), module(ROOT / "scripts" / "gpu" / "programs.py")
 

@@ -3,18 +3,16 @@ import argparse
 import importlib
 import json
 import math
-import os
 import subprocess
 import sys
 import unittest
 import unittest.mock
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import PROGRAM, PYTHON, ROOT, SystemTest, python_has
 
 VERIFY, PARTS = ROOT / "scripts" / "gpu" / "verify.py", ROOT / "scripts" / "gpu" / "parts.py"
 COMPARE = ROOT / "scripts" / "bench" / "gpu" / "compare.py"
-PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
-HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+HAS_TORCH = python_has("torch")
 
 
 def module(path):

@@ -3,18 +3,14 @@ import json
 import shutil
 import struct
 
-from harness import SystemTest
+from harness import SystemTest, read_safetensors
 
 
 def tensors(folder):
     """Names and values, in f32, of a safetensors file."""
-    data = (folder / "model.safetensors").read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    for name, entry in json.loads(data[8:8 + size]).items():
-        if name == "__metadata__" or entry["dtype"] != "F32":
-            continue
-        begin, end = entry["data_offsets"]
-        yield name, struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin:8 + size + end])
+    for name, (dtype, _, data) in read_safetensors(folder / "model.safetensors").items():
+        if dtype == "F32":
+            yield name, struct.unpack(f"<{len(data) // 4}f", data)
 
 
 class PruningTest(SystemTest):

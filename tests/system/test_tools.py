@@ -5,25 +5,17 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import unittest
 
-from harness import DONE, ERROR, PROGRAM, ROOT, USAGE, SystemTest
+from harness import DONE, ERROR, PROGRAM, PYTHON, ROOT, USAGE, SystemTest, python_has, read_safetensors
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
-def read_safetensors(path):
+def read_ints(path):
     """{name: (shape, values)} of int32 tensors."""
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:8 + size])
-    header.pop("__metadata__", None)
-    out = {}
-    for name, entry in header.items():
-        begin, end = (8 + size + offset for offset in entry["data_offsets"])
-        out[name] = (entry["shape"], struct.unpack(f"<{(end - begin) // 4}i", raw[begin:end]))
-    return out
+    return {name: (shape, struct.unpack(f"<{len(data) // 4}i", data))
+            for name, (_, shape, data) in read_safetensors(path).items()}
 
 
 def is_fully_relro(path):
@@ -175,11 +167,9 @@ class EvalTest(TrainedTest):
         self.assertIn("give --choices", done.err)
 
     def test_choice_scores_match_transformers(self):
-        python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        imports = "import torch, transformers, tokenizers"
-        if subprocess.run([python, "-c", imports], capture_output=True).returncode != 0:
+        if not python_has("torch", "transformers", "tokenizers"):
             self.skipTest("ATHANOR_PYTHON lacks torch, transformers or tokenizers")
-        done = subprocess.run([python, ROOT / "scripts" / "check_choices.py", "--program", self.program],
+        done = subprocess.run([PYTHON, ROOT / "scripts" / "check_choices.py", "--program", self.program],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -222,7 +212,7 @@ class DataTest(TrainedTest):
         config = self.maker.make_config("samples.json", global_batch_size=4, micro_batch_size=2)
         self.run_program("data", "dump", config, "all.safetensors", "--steps", "6")
         self.run_program("data", "dump", config, "late.safetensors", "--first", "4", "--steps", "2")
-        everything, late = (read_safetensors(self.maker.folder / f"{n}.safetensors") for n in ("all", "late"))
+        everything, late = (read_ints(self.maker.folder / f"{n}.safetensors") for n in ("all", "late"))
         shape, tokens = everything["tokens"]
         _, targets = everything["targets"]
         self.assertEqual(shape, [6, 4, 32])
@@ -239,7 +229,7 @@ class DataTest(TrainedTest):
         self.assertIn("--first", done.err)
         self.run_program("data", "dump", config, "packed.safetensors", "--steps", "6", "--set",
                          "documents.reset_attention_mask=true", "--set", "documents.reset_position_ids=true")
-        packed = read_safetensors(self.maker.folder / "packed.safetensors")
+        packed = read_ints(self.maker.folder / "packed.safetensors")
         self.assertEqual(packed["tokens"], everything["tokens"])
         (_, _, most, two), documents = packed["documents"]
         positions = packed["positions"][1]
@@ -253,7 +243,7 @@ class DataTest(TrainedTest):
             self.assertEqual(sum(lengths), 32)
         self.run_program("data", "dump", config, "chunks.safetensors", "--steps", "5", "--set", "curriculum.total_curriculum_step=4",
                          "--set", "curriculum.min_difficulty=8")
-        chunks = read_safetensors(self.maker.folder / "chunks.safetensors")
+        chunks = read_ints(self.maker.folder / "chunks.safetensors")
         self.assertEqual(chunks["tokens"], ([5, 4, 32], tokens[:5 * 128]))
         self.assertEqual(chunks["targets"], ([5, 4, 32], targets[:5 * 128]))
         self.assertEqual(chunks["documents"][0], [5, 4, 4, 2])
