@@ -54,9 +54,11 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
   argv.push_back(nullptr);
   setpgid(0, 0);  // Ctrl-C reaches only the launcher, which forwards it
   end_with_parent(launcher);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  if (command[1] == "train")  // unblocks stop signals once it handles them
+    for (const int s : kForwarded) sigaddset(&blocked, s);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
   execv("/proc/self/exe", argv.data());
   log::error("launch: the program of a rank cannot be started: ", std::strerror(errno));
   _exit(int(Exit::error));
@@ -146,6 +148,11 @@ int wait_for_signal(const sigset_t& signals, double seconds) {
 }
 
 Exit launch(LaunchArgs args) {
+  sigset_t signals;  // blocked until the ranks run, then forwarded to them
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  for (const int s : kForwarded) sigaddset(&signals, s);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
   if (args.ranks > 1 && std::ranges::count(args.command, "-") > 0)
     throw Error("launch: ranks cannot share standard input; write the configuration to a file and name it instead of -",
                 Exit::usage);
@@ -156,11 +163,6 @@ Exit launch(LaunchArgs args) {
   set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
   set_variable("MASTER_ADDR", "127.0.0.1");
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGCHLD);
-  for (const int s : kForwarded) sigaddset(&signals, s);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
   RestartPause pause;
   for (int restarts = 0;; ++restarts) {
     const Clock::time_point begun = Clock::now();

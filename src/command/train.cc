@@ -1,7 +1,9 @@
 // athanor train CONFIG.json
+#include <cstring>
 #include <memory>
 #include <optional>
 
+#include "base/log.h"
 #include "base/version.h"
 #include "checkpoint/store.h"
 #include "command/command.h"
@@ -29,6 +31,10 @@ std::string folder_with_shape(const std::string& init_from) {
 }
 
 Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
+  StopSignals signals;
+  std::optional<StopAtStart> quick(std::in_place, signals, [](int signal) {
+    log::warn("signal ", signal, " (", strsignal(signal), "): stopped before training began; start it again");
+  });
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
   const RankInfo ranks = find_ranks(args.ranks, process_environment());
@@ -40,7 +46,6 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   if (several && !args.init_from.empty()) config.init_from = args.init_from;
   Machine machine(config, ranks);
   const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();
-  StopSignals signals;
   std::optional<Trainer> trainer;
   Exit code = Exit::done;
   machine.run([&] {
@@ -56,6 +61,7 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
                                    .collectives = &machine.collectives(),
                                    .allow_changed_data = args.allow_changed_data,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
+    quick.reset();  // from here on the trainer looks for signals
     code = trainer->run();
   });
   signals.leave();  // the run has ended: a signal that comes again must not replace its exit code

@@ -54,6 +54,10 @@ StopSignals::StopSignals() {
     if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
     sigaction(kStopSignals[i], &action, nullptr);
   }
+  sigset_t blocked;  // by `athanor launch`, so that a signal that comes before the handler is kept for it
+  sigemptyset(&blocked);
+  for (const int signal : kStopSignals) sigaddset(&blocked, signal);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
 }
 
 StopSignals::~StopSignals() {

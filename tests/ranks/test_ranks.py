@@ -273,6 +273,16 @@ class StopTest(RanksTest):
         self.assertEqual(self.finish(process).code, REQUEUE)
 
 
+    def test_stop_signal_reaches_ranks_that_have_no_handler_yet(self):
+        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and len(children.read_text().split()) < 2:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        done = self.finish(process)
+        self.assertEqual(done.code, REQUEUE, str(done))
+        self.assertNotIn("was ended by signal", done.err)
+
     def test_temporarily_stopped_machine_continues(self):
         """For longer than a rank may be silent: but nobody was there to miss it."""
         processes = self.start_ranks(2, "--set", "train_iters=1000000", "--set", "save_interval=0", "--set",
