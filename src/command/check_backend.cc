@@ -7,7 +7,9 @@
 #include "command/machine.h"
 #include "ops/check_ops.h"
 #include "reference/reference_ops.h"
+#include "train/distillation.h"
 #include "train/setup.h"
+#include "train/snapshot.h"
 
 namespace athanor {
 namespace {
@@ -25,6 +27,9 @@ Exit check_backend(const CheckBackendArgs& args) {
   if (Tuning* tuning = machine.backend().tuning) search_gemms(config, *engine, *tuning);  // as in training
   engine->commit();
   engine->init_weights();
+  if (engine->teacher())
+    load_weights(engine->teacher()->params(), machine.backend().device,
+                 ModelFolder(find_teacher(config, machine.backend())));
   const auto reference = make_reference();
   CheckOps check(machine.backend().ops, machine.backend().device, *reference);
   engine->set_ops(check);

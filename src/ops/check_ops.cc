@@ -29,14 +29,13 @@ float CheckOps::amax_of(const Tensor& t) {
   return most;
 }
 
-void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want,
-                    const Tolerance& tolerance) {
+void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want, const Allowed& allowed) {
   auto w = std::find_if(worst_.begin(), worst_.end(),
                         [&](const Worst& x) { return x.op == op && x.tensor == tensor && x.dtype == want.dtype; });
   if (w == worst_.end()) w = worst_.insert(w, {.op = op, .tensor = tensor, .dtype = want.dtype});
-  const Difference d = compare(got, want);
+  const Difference d = compare(got, want, allowed.scale);
   ++w->launches;
-  if (!d.within(tolerance)) ++w->failures;
+  if (!d.within(allowed.tolerance)) ++w->failures;
   if (d.nmse > w->nmse.nmse) w->nmse = d;
   if (d.peak > w->peak.peak || w->launches == 1) {
     w->peak = d;

@@ -52,7 +52,8 @@ class CheckOps final : public Decorated<CheckOps> {
       if (*got[i].t && leaves_amax(got[i])) *want[i].t->template as<float>() = amax_of(*got[0].t);
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && got[i].io != Io::in)
-        note(Op::kName, got[i].name, *got[i].t, *want[i].t, tolerance_of(expected, want[i].t->dtype));
+        note(Op::kName, got[i].name, *got[i].t, *want[i].t,
+             {tolerance_of(expected, want[i].t->dtype), scale_of(expected, want[i].name)});
   }
 
   const std::vector<Worst>& worst() const { return worst_; }
@@ -66,7 +67,11 @@ class CheckOps final : public Decorated<CheckOps> {
   static float amax_of(const Tensor&);
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
   Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same strides
-  void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want, const Tolerance&);
+  struct Allowed {
+    Tolerance tolerance;
+    double scale;  // see scale_of()
+  };
+  void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want, const Allowed&);
 
   Ops& work_;
   Device& device_;

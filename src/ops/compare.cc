@@ -27,7 +27,7 @@ double distance(double got, double want) {
 }
 
 template <class T>
-Difference compare_as(const Tensor& got, const Tensor& want) {
+Difference compare_as(const Tensor& got, const Tensor& want, double scale) {
   const int64_t rows = want.shape.rank == 2 ? want.rows() : 1, cols = rows ? want.numel() / rows : 0;
   const int64_t got_stride = rows > 1 ? got.stride() : 0, want_stride = rows > 1 ? want.stride() : 0;
   const double rounded = rounding(want.dtype);
@@ -44,6 +44,7 @@ Difference compare_as(const Tensor& got, const Tensor& want) {
       beyond = std::max(beyond, more);
       most = std::max(most, d);
     }
+  power = std::max(power, scale * scale * double(want.numel()));
   if (most > 0) {
     result.nmse = error / power;  // infinite if all expected values are 0
     if (beyond > 0) result.peak = beyond / std::sqrt(power / double(want.numel()));
@@ -85,30 +86,30 @@ Tolerance tolerance_of(DType dtype) {
   }
 }
 
-Difference compare(const Tensor& got, const Tensor& want) {
+Difference compare(const Tensor& got, const Tensor& want, double scale) {
   CHECK(got.dtype == want.dtype && got.shape == want.shape, "comparing ", got.dtype, " ", got.shape, " with ",
         want.dtype, " ", want.shape);
   switch (want.dtype) {
     case DType::f64:
-      return compare_as<double>(got, want);
+      return compare_as<double>(got, want, scale);
     case DType::i64:
-      return compare_as<int64_t>(got, want);
+      return compare_as<int64_t>(got, want, scale);
     case DType::i32:
-      return compare_as<int32_t>(got, want);
+      return compare_as<int32_t>(got, want, scale);
     case DType::i16:
-      return compare_as<int16_t>(got, want);
+      return compare_as<int16_t>(got, want, scale);
     case DType::u8:
-      return compare_as<uint8_t>(got, want);
+      return compare_as<uint8_t>(got, want, scale);
     case DType::f8_e4m3:
-      return compare_as<f8_e4m3>(got, want);
+      return compare_as<f8_e4m3>(got, want, scale);
     case DType::f8_e5m2:
-      return compare_as<f8_e5m2>(got, want);
+      return compare_as<f8_e5m2>(got, want, scale);
     case DType::f8_e8m0:
-      return compare_as<e8m0>(got, want);
+      return compare_as<e8m0>(got, want, scale);
     case DType::f4_e2m1:
-      return compare_as<f4_e2m1>(got, want);
+      return compare_as<f4_e2m1>(got, want, scale);
     default:
-      return by_float(want.dtype, [&]<class T>() { return compare_as<T>(got, want); });
+      return by_float(want.dtype, [&]<class T>() { return compare_as<T>(got, want, scale); });
   }
 }
 

@@ -29,6 +29,17 @@ Tolerance tolerance_of(const Op& op, DType dtype) {
   }
 }
 
+// Returns the size below which an output's rms does not count as its scale: the op's own `double scale_of(name) const`,
+// for outputs that are small differences of larger quantities, else 0.
+template <class Op>
+double scale_of(const Op& op, const char* output) {
+  if constexpr (requires { op.scale_of(output); }) {
+    return op.scale_of(output);
+  } else {
+    return 0;
+  }
+}
+
 struct Difference {
   double nmse = 0, peak = 0;  // infinite if one side is NaN or infinite and the other differs
   int64_t at = 0;             // row-major index of the element with the largest error, and its values:
@@ -36,7 +47,8 @@ struct Difference {
   bool within(const Tolerance& t) const { return nmse <= t.nmse && peak <= t.peak; }
 };
 
-// Both tensors are in host memory, with equal shape and dtype; rows may be strided.
-Difference compare(const Tensor& got, const Tensor& want);
+// Both tensors are in host memory, with equal shape and dtype; rows may be strided. Differences are relative to the rms
+// of `want`, or to `scale` if that is larger.
+Difference compare(const Tensor& got, const Tensor& want, double scale = 0);
 
 }  // namespace athanor

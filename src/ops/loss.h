@@ -2,6 +2,8 @@
 // vocabulary sharded over ranks, RowMax and LogitSums (for distillation also DistillSums) run first, each followed by
 // an all-reduce.
 #pragma once
+#include <string_view>
+
 #include "base/choices.h"
 #include "ops/op.h"
 #include "ops/vocab_part.h"
@@ -218,6 +220,10 @@ struct DistilledCrossEntropy {
         .is("sums", sums, DType::f32, {2, logits.rows()})
         .is("distill_sums", distill_sums, DType::f32, {3, logits.rows()})
         .that(vocab == part.count, "the columns of the part");
+  }
+  // A divergence is a difference of logarithms, which is near 0 where student and teacher agree.
+  double scale_of(std::string_view output) const {
+    return output == "divergences" ? double(temperature) * double(temperature) : 0;
   }
   Cost cost() const { return {24.0 * double(logits.numel()), traffic(*this)}; }
 };

@@ -2,6 +2,7 @@
 // against it. If k is the whole vocabulary, the loss equals DistilledCrossEntropy (ops/loss.h).
 #pragma once
 #include <bit>
+#include <string_view>
 
 #include "base/choices.h"
 #include "base/host_device.h"
@@ -157,6 +158,10 @@ struct CachedDistilledCrossEntropy {
         .that(k > 0 && k <= part.total, "0 < k <= vocabulary")
         .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
         .that(softcap >= 0, "softcap >= 0");
+  }
+  // A divergence is a difference of logarithms, which is near 0 where student and teacher agree.
+  double scale_of(std::string_view output) const {
+    return output == "divergences" ? double(temperature) * double(temperature) : 0;
   }
   Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
 };

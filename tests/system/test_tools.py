@@ -362,6 +362,13 @@ class CommandTest(SystemTest):
     def test_check_backend_agrees_with_the_reference(self):
         self.run_program("check-backend", self.make_config(), "--steps", "2")
 
+    def test_check_backend_agrees_with_the_reference_on_a_teacher_that_resembles_the_model(self):
+        self.run_program("train", self.make_config(train_iters=1, schedule={"lr_warmup_iters": 0}, save="teacher"))
+        for loss in ("kl", "reverse_kl"):
+            config = self.make_config(distillation={"teacher": "teacher", "loss": loss})
+            done = self.run_program("check-backend", config, "--steps", "1")
+            self.assertIn("distilled_cross_entropy", done.out)
+
     def test_config_is_read_from_standard_input(self):
         config = self.make_config(train_iters=2, schedule={"lr_warmup_iters": 1})
         done = subprocess.run([PROGRAM, "train", "-"], input=config.read_bytes(), cwd=self.folder, capture_output=True)
