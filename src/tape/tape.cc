@@ -132,7 +132,9 @@ Var checkpoint(Ctx& c, Block block, Var in) {
   const int slot = in.slot();
   const Tensor asked = in.asked_amax();
   c.tape->recording = false;
+  const Tensor statistics = std::exchange(c.quantization.statistics, {});  // the pass in backward counts each value
   Var out = block(c, std::move(in));
+  c.quantization.statistics = statistics;
   c.tape->recording = true;
   c.record("checkpoint",
            [block = std::move(block), kept = std::move(kept), number, asked, slot, s = out.slot()](Ctx& cc) mutable {

@@ -235,6 +235,23 @@ Counts counts_of(Engine& engine) {
   return counts;
 }
 
+TEST_P(LowPrecision, RecomputedBlocksCountEachQuantizedValueOnce) {
+  using G = Recompute::Granularity;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
+    std::vector<Counts> counts;
+    for (const Recompute recompute : {Recompute{G::none, 1}, Recompute{G::full, 1}}) {
+      Rig rig;
+      Engine engine(tiny(type), options({.precision = GetParam(), .recompute = recompute, .quantized = true}),
+                    rig.backend());
+      engine.commit();
+      engine.init_weights();
+      accumulate(engine, 0);
+      counts.push_back(counts_of(engine));
+    }
+    for (const auto& [operand, each] : counts[0]) EXPECT_EQ(counts[1].at(operand), each) << name_of(type);
+  }
+}
+
 // Evaluations use quantized averages; afterwards the weights are quantized again.
 TEST(LowPrecisionWeights, EvaluationsQuantizeTheAverages) {
   std::vector<double> losses[2];
