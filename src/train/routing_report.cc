@@ -64,12 +64,24 @@ constexpr double kMostShare = 0.9;
 // Fraction of dropped choices at which the alarm is raised.
 constexpr double kMostDropped = 0.25;
 
-std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t experts, int64_t chosen) {
+namespace {
+
+// Names the options of this run that balance its routing.
+std::string balancing_options(const Config& c, bool dropped) {
+  const bool moves_bias = has_router_bias(c.model.model_type) && c.lora_rank == 0;
+  return cat("raise model.router_aux_loss_coef, ", moves_bias ? "or moe.router_bias_update_rate, " : "",
+             dropped ? "or moe.expert_capacity_factor, " : "", "or lower learning_rate");
+}
+
+}  // namespace
+
+std::string routing_alarm(std::span<const RoutingMetrics> layers, const Config& c) {
+  const int64_t experts = c.model.num_experts;
   std::string dead, full, dropped;
   const auto add = [](std::string& to, int64_t layer, const auto&... detail) {
     to += cat(to.empty() ? "" : ", ", layer, " (", detail..., ")");
   };
-  const double equal = double(chosen) / double(experts);
+  const double equal = double(c.model.num_experts_per_tok) / double(experts);
   for (const RoutingMetrics& m : layers) {
     if (m.dead_experts > 0 && double(m.tokens) * equal >= kEnoughRows)
       add(dead, m.layer, m.dead_experts, " of ", experts);
@@ -81,10 +93,7 @@ std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t expert
   if (!dead.empty()) text += cat("experts that no token chose, by layer: ", dead, "; ");
   if (!full.empty()) text += cat("one expert is chosen by nearly all tokens, by layer: ", full, "; ");
   if (!dropped.empty()) text += cat("many choices are dropped, by layer: ", dropped, "; ");
-  return text.empty()
-             ? text
-             : cat("routing: ", text, "raise model.router_aux_loss_coef, or of dots1 moe.router_bias_update_rate, ",
-                   dropped.empty() ? "" : "or moe.expert_capacity_factor, ", "or lower learning_rate");
+  return text.empty() ? text : cat("routing: ", text, balancing_options(c, !dropped.empty()));
 }
 
 }  // namespace athanor

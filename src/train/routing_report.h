@@ -20,7 +20,8 @@ std::vector<double> with_dropped(const ModelConfig&, std::vector<double> sums);
 std::vector<RoutingMetrics> routing_records(const ModelConfig&, std::span<const double> sums, int64_t step);
 
 // Names the layers in which an expert got no token although many were routed, one expert was chosen by nearly all
-// tokens although its equal share would be small, or many choices were dropped; empty if there are none.
-std::string routing_alarm(std::span<const RoutingMetrics>, int64_t experts, int64_t chosen);
+// tokens although its equal share would be small, or many choices were dropped, and the options of the run that help;
+// empty if there are none.
+std::string routing_alarm(std::span<const RoutingMetrics>, const Config&);
 
 }  // namespace athanor

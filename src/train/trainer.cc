@@ -493,11 +493,10 @@ void Trainer::count_routing() {
 
 void Trainer::report_routing() {
   count_routing();
-  const ModelConfig& m = config_.model;
-  const std::vector<RoutingMetrics> layers = routing_records(m, state_.routing, state_.step);
+  const std::vector<RoutingMetrics> layers = routing_records(config_.model, state_.routing, state_.step);
   state_.routing.clear();
   for (const RoutingMetrics& layer : layers) metrics_.routing(layer);
-  const std::string alarm = routing_alarm(layers, m.num_experts, m.num_experts_per_tok);
+  const std::string alarm = routing_alarm(layers, config_);
   if (!alarm.empty() && !std::exchange(state_.routing_alarm, true))
     metrics_.event({.kind = EventKind::warn, .step = state_.step, .text = alarm});
   if (alarm.empty()) state_.routing_alarm = false;

@@ -318,22 +318,38 @@ TEST(Moe, RouterLossesBalanceLoad) {
 }
 
 TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
+  Config c;
+  c.model.num_experts = 8, c.model.num_experts_per_tok = 2;
   const RoutingMetrics healthy{.layer = 0, .tokens = 1000, .largest_share = 0.4, .smallest_share = 0.1};
-  EXPECT_EQ(routing_alarm(std::vector{healthy}, 8, 2), "");
+  EXPECT_EQ(routing_alarm(std::vector{healthy}, c), "");
   RoutingMetrics dead = healthy, full = healthy;
   dead.layer = 3, dead.dead_experts = 2;
   full.layer = 5, full.largest_share = 0.97;
-  const std::string text = routing_alarm(std::vector{healthy, dead, full}, 8, 2);
+  const std::string text = routing_alarm(std::vector{healthy, dead, full}, c);
   EXPECT_NE(text.find("no token chose, by layer: 3 (2 of 8)"), text.npos) << text;
   EXPECT_NE(text.find("nearly all tokens, by layer: 5 (97 %)"), text.npos) << text;
   RoutingMetrics dropping = healthy;
   dropping.layer = 2, dropping.dropped_share = 0.31;
-  const std::string drops = routing_alarm(std::vector{healthy, dropping}, 8, 2);
+  const std::string drops = routing_alarm(std::vector{healthy, dropping}, c);
   EXPECT_NE(drops.find("dropped, by layer: 2 (31 %); raise"), drops.npos) << drops;
   EXPECT_NE(drops.find("moe.expert_capacity_factor"), drops.npos) << drops;
   dead.tokens = 100;  // 25 rows per expert: too few for an alarm
-  EXPECT_EQ(routing_alarm(std::vector{dead}, 8, 2), "");
-  EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";
+  EXPECT_EQ(routing_alarm(std::vector{dead}, c), "");
+  c.model.num_experts = 2;
+  EXPECT_EQ(routing_alarm(std::vector{full}, c), "") << "every token passes both";
+}
+
+TEST(RoutingAlarm, NamesTheBiasRateOnlyInRunsThatMoveTheBias) {
+  Config c;
+  c.model.num_experts = 8, c.model.num_experts_per_tok = 2;
+  const std::vector<RoutingMetrics> full{{.tokens = 1000, .largest_share = 0.97, .smallest_share = 0.1}};
+  const auto names_rate = [&](ModelType type, int64_t lora_rank) {
+    c.model.model_type = type, c.lora_rank = lora_rank;
+    return routing_alarm(full, c).find("moe.router_bias_update_rate") != std::string::npos;
+  };
+  EXPECT_TRUE(names_rate(ModelType::dots1, 0));
+  EXPECT_FALSE(names_rate(ModelType::dots1, 4)) << "adapters freeze the bias";
+  EXPECT_FALSE(names_rate(ModelType::mixtral, 0));
 }
 
 TEST(Routing, OlderCheckpointsLoadWithoutDroppedChoices) {
