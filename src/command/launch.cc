@@ -1,4 +1,5 @@
 // athanor launch --ranks N train CONFIG.json ...: N ranks of a command on this machine.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "comm/socket.h"
 #include "command/child.h"
 #include "command/command.h"
+#include "command/newest_checkpoint.h"
 #include "command/restart_pause.h"
 
 namespace athanor {
@@ -41,13 +43,19 @@ struct Child {
 
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
-// Rank 0 inherits the listening socket, so that nobody can take its port first.
-[[noreturn]] void become_rank(int rank, pid_t launcher, std::vector<std::string>& command, const Fd& listener) {
+// Descriptors of the launcher that rank 0 inherits.
+struct Inherited {
+  const Fd& listener;           // inherited so that nobody can take its port first
+  const Fd& newest_checkpoint;  // see newest_checkpoint.h
+};
+
+[[noreturn]] void become_rank(int rank, pid_t launcher, std::vector<std::string>& command, const Inherited& of_rank_0) {
   set_variable("RANK", cat(rank));
   set_variable("LOCAL_RANK", cat(rank));
   if (rank == 0) {
-    const int inherited = dup(listener.get());  // the duplicate stays open across exec
-    set_variable("ATHANOR_LISTENER", cat(inherited));
+    const auto inherit = [](const Fd& fd) { return cat(dup(fd.get())); };  // the duplicate stays open across exec
+    set_variable("ATHANOR_LISTENER", inherit(of_rank_0.listener));
+    set_variable(kNewestCheckpointVariable, inherit(of_rank_0.newest_checkpoint));
   }
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
@@ -114,7 +122,7 @@ ChildEnd await(std::vector<Child>& children, const sigset_t& signals) {
 }
 
 // Starts the ranks with a secret and a port of their own.
-std::vector<Child> start_ranks(LaunchArgs& args) {
+std::vector<Child> start_ranks(LaunchArgs& args, const Fd& newest_checkpoint) {
   auto listener = listen_on("127.0.0.1", 0);
   if (!listener) throw Error("launch: this machine has no free port");
   set_variable("MASTER_PORT", cat(port_of(*listener)));
@@ -123,7 +131,7 @@ std::vector<Child> start_ranks(LaunchArgs& args) {
   const pid_t launcher = getpid();
   for (int r = 0; r < args.ranks; ++r) {
     const pid_t pid = ::fork();
-    if (pid == 0) become_rank(r, launcher, args.command, *listener);
+    if (pid == 0) become_rank(r, launcher, args.command, {*listener, newest_checkpoint});
     if (pid < 0) {
       const std::string why = std::strerror(errno);
       for (const Child& c : children) kill(c.pid, SIGKILL);
@@ -163,17 +171,25 @@ Exit launch(LaunchArgs args) {
   set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
   set_variable("MASTER_ADDR", "127.0.0.1");
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  const Fd newest_checkpoint(memfd_create("athanor newest checkpoint", MFD_CLOEXEC));
+  if (!newest_checkpoint) throw Error(cat("launch: memory shared with rank 0: ", std::strerror(errno)));
   RestartPause pause;
-  for (int restarts = 0;; ++restarts) {
+  int64_t reached = -1;  // largest step of a checkpoint that any start of the ranks wrote
+  for (int starts = 0, restarts = 0;; ++starts, ++restarts) {
     const Clock::time_point begun = Clock::now();
-    set_variable("TORCHELASTIC_RESTART_COUNT", cat(restarts));
-    std::vector<Child> children = start_ranks(args);
+    set_variable("TORCHELASTIC_RESTART_COUNT", cat(starts));
+    std::vector<Child> children = start_ranks(args, newest_checkpoint);
     const ChildEnd end = await(children, signals);
+    std::string progress;
+    if (const int64_t newest = read_newest_checkpoint(newest_checkpoint.get()); newest > reached) {
+      reached = newest, restarts = 0;
+      progress = cat(" since the checkpoint of step ", newest);
+    }
     if (end.stopped || restarts == args.max_restarts || !may_succeed_again(end.code))
       return static_cast<Exit>(end.code);
     const double seconds = pause.after(std::chrono::duration<double>(Clock::now() - begun).count());
     log::warn("launch: the ranks ended with code ", end.code, " and are started again (restart ", restarts + 1, " of ",
-              args.max_restarts, ")", seconds > 0 ? cat(" after a pause of ", seconds, " s") : "");
+              args.max_restarts, progress, ")", seconds > 0 ? cat(" after a pause of ", seconds, " s") : "");
     if (const int signal = wait_for_signal(signals, seconds); signal > 0) {
       log::warn("launch: signal ", signal, " (", strsignal(signal), "): the ranks are not started again");
       return static_cast<Exit>(end.code);
@@ -190,8 +206,9 @@ void add_launch(Cli& cli) {
   verb.add_option("-n,--ranks", args->ranks, "number of processes").required().check(in_range(1, 4096));
   verb.add_option(
           "--max-restarts", args->max_restarts,
-          "start all ranks again this many times after one failed or was killed; a training run resumes from its "
-          "newest checkpoint, after a pause of 1, 2, 4, ... 30 s, or none if it ran more than a minute; default: 0")
+          "start all ranks again this many times after one failed or was killed, counted anew after each new "
+          "checkpoint; a training run resumes from its newest checkpoint, after a pause of 1, 2, 4, ... 30 s, or none "
+          "if it ran more than a minute; default: 0")
       .check(in_range(0, 1'000'000));
   verb.take_rest();
   verb.on_chosen([&cli, args, verb] {

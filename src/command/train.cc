@@ -8,6 +8,7 @@
 #include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/newest_checkpoint.h"
 #include "convert/model_folder.h"
 #include "train/signals.h"
 #include "train/trainer.h"
@@ -49,18 +50,20 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   std::optional<Trainer> trainer;
   Exit code = Exit::done;
   machine.run([&] {
-    trainer.emplace(config, machine.backend(),
-                    TrainerOptions{.stop = signals,
-                                   .program = program_info(command_line),
-                                   .commit = program_version().commit,
-                                   .backend_description = machine.description(),
-                                   .most_flops = machine.most_flops(),
-                                   .sensors = machine.sensors(),
-                                   .profiler = found.profiler.get(),
-                                   .why_no_profiler = found.why_none,
-                                   .collectives = &machine.collectives(),
-                                   .allow_changed_data = args.allow_changed_data,
-                                   .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
+    trainer.emplace(
+        config, machine.backend(),
+        TrainerOptions{.stop = signals,
+                       .program = program_info(command_line),
+                       .commit = program_version().commit,
+                       .backend_description = machine.description(),
+                       .most_flops = machine.most_flops(),
+                       .sensors = machine.sensors(),
+                       .profiler = found.profiler.get(),
+                       .why_no_profiler = found.why_none,
+                       .collectives = &machine.collectives(),
+                       .allow_changed_data = args.allow_changed_data,
+                       .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); },
+                       .on_checkpoint = [&](int64_t step) { write_newest_checkpoint(process_environment(), step); }});
     quick.reset();  // from here on the trainer looks for signals
     code = trainer->run();
   });

@@ -41,6 +41,7 @@ struct TrainerOptions {
   std::function<bool(const StepMetrics&)> on_step = {};    // same result on all ranks; false ends the run
   double first_step_seconds = 30;                          // seconds between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
+  std::function<void(int64_t step)> on_checkpoint = {};    // called on rank 0 once a checkpoint is complete
 };
 
 class Trainer {

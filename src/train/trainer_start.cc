@@ -586,6 +586,7 @@ void Trainer::report_save() {
   const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();
   if (!saved) return;
   save_seconds_ = saved->seconds;
+  if (options_.on_checkpoint && backend_.mesh.world().rank() == 0) options_.on_checkpoint(saved->step);
   metrics_.event({.kind = EventKind::checkpoint,
                   .step = saved->step,
                   .text = cat(saved->folder, " (", saved->why, ")"),
