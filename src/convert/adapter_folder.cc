@@ -167,7 +167,8 @@ std::vector<std::string> AdapterFolder::tensor_names(const std::string& module) 
 bool AdapterFolder::adapts(const std::string& module) const { return std::ranges::binary_search(modules_, module); }
 
 std::string AdapterFolder::stored_name(const std::string& name) const {
-  return averages_ ? cat(kEmaState, ".", name) : name;
+  const std::string average = cat(kEmaState, ".", name);
+  return averages_ && checkpoint_->tensors().contains(average) ? average : name;  // frozen adapters have none
 }
 
 AdapterFolder::Stored AdapterFolder::stored(const std::string& name) const {

@@ -216,6 +216,19 @@ TEST_F(AdapterRun, AveragesOfAdaptersAreReadAsTheMergedModel) {
   EXPECT_ERROR(ModelFolder(path("none"), true), "holds no averages of the weights");
 }
 
+// Adapters of frozen groups have no averages and are read as they are.
+TEST_F(AdapterRun, AveragesAreReadNextToFrozenAdapters) {
+  ASSERT_EQ(run(config("run", lora({"averaging.ema_decay=0.7", "averaging.eval_weights=average",
+                                    R"(param_groups=[{"match": "*down_proj*", "frozen": true}])"}))),
+            Exit::done);
+  write_hf_folder(ModelFolder(path("run"), true), path("merged"), {.dtype = DType::f32});
+  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "schedule.lr_warmup_iters=0",
+                                 "eval_interval=1", "init_from=" + path("merged")})),
+            Exit::done);
+  const double want = history("run").evals.back().loss;
+  EXPECT_NEAR(history("again").evals.back().loss, want, 1e-6 * want);
+}
+
 TEST_F(AdapterRun, ExportedPeftFolderLoadsAsTheSameModel) {
   ASSERT_EQ(run(config("run", lora({R"(lora.targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
   const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
