@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
@@ -103,6 +104,8 @@ std::string fingerprint(const std::vector<Question>& questions) {
 }
 
 std::vector<Question> read_questions(const std::string& path, const Tokenizer& tokenizer, QuestionLimits limits) {
+  if (!std::filesystem::exists(path))
+    refuse_question(cat(path, ": there is no such file of questions: check the path"));
   const std::string text = read_file(path, kMaxFile);
   std::vector<Question> questions;
   for_each_nonblank_line(text, [&](const std::string& line, int64_t number) {

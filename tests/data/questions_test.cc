@@ -89,5 +89,14 @@ TEST_F(QuestionsTest, InvalidLinesAreNamed) {
                "token 122", "100", "tokenizer");
 }
 
+TEST_F(QuestionsTest, AMissingFileIsAUsageError) {  // exit code 2: `athanor launch` does not start the ranks again
+  try {
+    read_questions(dir / "none.jsonl", ByteTokenizer(), {.seq_length = 9, .vocab_size = 1000});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace athanor
