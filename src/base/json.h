@@ -28,7 +28,7 @@ Json parse_json_text(std::string_view text, const std::string& where) {
   require_json_depth(text, where);
   try {
     return Json::parse(text);
-  } catch (const typename Json::parse_error& e) {
+  } catch (const typename Json::exception& e) {  // also out_of_range: a number beyond the range of double
     throw Error(cat(where, ": not JSON: ", json_problem(e.what())), Exit::usage);
   }
 }

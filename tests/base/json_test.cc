@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 
 namespace athanor {
@@ -26,6 +28,15 @@ TEST(JsonProblem, DropsTheLibraryPrefixAndLimitsTheLength) {
   EXPECT_EQ(json_problem("[json.exception.x]"), "[json.exception.x]");
   EXPECT_EQ(json_problem("[1] is no name"), "[1] is no name");
   EXPECT_EQ(json_problem(std::string(5000, 'x')).size(), 203u);
+}
+
+TEST(Json, NumbersBeyondDoubleAreAnErrorThatNamesTheFile) {
+  try {
+    parse_json_text<nlohmann::json>(R"({"x": 1e999})", "file.json");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("file.json: not JSON: number overflow"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace
