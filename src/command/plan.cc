@@ -342,34 +342,22 @@ void add_plan(Cli& cli) {
                   "predict memory, traffic and step time for this many ranks of --gpu; 0: a table from 1 to 1024; "
                   "without --gpu: ranks on this machine's CPU")
       .check(in_range(0, 65536));
-  verb.add_option("--nodes", args->many.nodes,
-                  "number of machines; default: the fewest that divide the ranks, with up to 8 GPUs each")
-      .check(in_range(1, 65536))
-      .needs("--ranks")
-      .needs("--gpu");
+  const auto of_gpus = [&verb](const char* flag, auto& value, const char* help, auto least, auto most) {
+    verb.add_option(flag, value, help).check(in_range(least, most)).needs("--ranks").needs("--gpu");
+  };
+  of_gpus("--nodes", args->many.nodes,
+          "number of machines; default: the fewest that divide the ranks, with up to 8 GPUs each", 1, 65536);
   verb.add_option("--link", args->many.link,
                   "GB/s per GPU and direction within a machine; default: from its data sheet")
       .check(in_range(0.001, 1e6))
       .needs("--ranks");
-  verb.add_option("--network", args->many.network,
-                  "GB/s per GPU and direction between machines; default: one network card per GPU")
-      .check(in_range(0.001, 1e6))
-      .needs("--ranks")
-      .needs("--gpu");
-  verb.add_option("--bandwidth-share", args->many.bandwidth_share,
-                  "fraction of the bandwidths that collectives reach; default: 0.8")
-      .check(in_range(0.001, 1.0))
-      .needs("--ranks")
-      .needs("--gpu");
-  verb.add_option("--latency", args->many.latency, "latency of an empty collective in microseconds; default: 20")
-      .check(in_range(0.0, 1e6))
-      .needs("--ranks")
-      .needs("--gpu");
-  verb.add_option("--doubling-latency", args->many.doubling_latency,
-                  "additional latency in microseconds per doubling of ranks; default: 5")
-      .check(in_range(0.0, 1e6))
-      .needs("--ranks")
-      .needs("--gpu");
+  of_gpus("--network", args->many.network,
+          "GB/s per GPU and direction between machines; default: one network card per GPU", 0.001, 1e6);
+  of_gpus("--bandwidth-share", args->many.bandwidth_share,
+          "fraction of the bandwidths that collectives reach; default: 0.8", 0.001, 1.0);
+  of_gpus("--latency", args->many.latency, "latency of an empty collective in microseconds; default: 20", 0.0, 1e6);
+  of_gpus("--doubling-latency", args->many.doubling_latency,
+          "additional latency in microseconds per doubling of ranks; default: 5", 0.0, 1e6);
   verb.add_option("--assume", args->many.assume,
                   "override an assumption of the expected step, name=value, see docs/distributed.md (may repeat)")
       .one_value()
