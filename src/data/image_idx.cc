@@ -1,9 +1,9 @@
 // IDX files, the format of MNIST and Fashion-MNIST: bytes 0, 0, type (8: uint8), number of dimensions, then each
 // dimension as a big-endian uint32, then the values [yann.lecun.com/exdb/mnist].
-#include <sys/stat.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "base/error.h"
 #include "data/image_file.h"
@@ -59,11 +59,6 @@ class IdxFile {
   std::vector<int64_t> sizes_;
 };
 
-bool exists(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0;
-}
-
 std::string labels_of(const std::string& images) {
   const std::string folder = images.substr(0, images.size() - base_name(images).size());
   std::string name = base_name(images);
@@ -77,11 +72,11 @@ std::string labels_of(const std::string& images) {
   }
   const std::string path = folder + name;
   const std::string other = name.ends_with(".gz") ? path.substr(0, path.size() - 3) : path + ".gz";
-  if (!exists(path) && exists(other)) return other;
-  if (!exists(path))
-    throw Error(cat(images, ": expected its labels in ", path, ", which does not exist; give them with --labels"),
-                Exit::usage);
-  return path;
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown)) return path;
+  if (std::filesystem::exists(other, unknown)) return other;
+  throw Error(cat(images, ": expected its labels in ", path, ", which does not exist; give them with --labels"),
+              Exit::usage);
 }
 
 std::string read_labels(const std::string& path, int64_t images) {
