@@ -40,6 +40,17 @@ bool is_held_out(std::string_view document, int64_t valid_every) {
   return philox(stream_of(document.substr(0, kHead)), 0, 0)[0] % uint64_t(valid_every) == 0;
 }
 
+void require_output(std::string_view verb, const std::string& prefix, int64_t valid_every) {
+  if (prefix.empty() || prefix.back() == '/')
+    throw Error(
+        cat(verb, ": output prefix: expected a path that ends in the start of a name, such as data/mine, got \"",
+            prefix, "\""),
+        Exit::usage);
+  if (valid_every < 0 || valid_every == 1)
+    throw Error(cat(verb, ": valid-every: expected 0 (hold out nothing) or at least 2, got ", valid_every),
+                Exit::usage);
+}
+
 DocumentStream::DocumentStream(const DocumentOptions& options, const Tokenizer& tokenizer, const StreamPosition& from)
     : options_(options), tokenizer_(tokenizer), at_(from) {}
 

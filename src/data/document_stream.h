@@ -30,6 +30,9 @@ struct DocumentOptions {
 // The split of a document is chosen by a hash of its first 64 KiB, so equal documents go to the same split.
 bool is_held_out(std::string_view document, int64_t valid_every);
 
+// Throws Error(usage), naming the verb, for a prefix that ends in no name and for a number that no split can have.
+void require_output(std::string_view verb, const std::string& prefix, int64_t valid_every);
+
 // Position in the inputs where the next job begins.
 struct StreamPosition {
   int64_t input = 0;

@@ -48,12 +48,8 @@ void require_sizes(const MakeImagesOptions& o) {
 
 void require_sane(const MakeImagesOptions& o) {
   if (o.inputs.empty()) refuse("expected at least one input, got none");
-  if (o.output_prefix.empty() || o.output_prefix.back() == '/')
-    refuse("output prefix: expected a path that ends in the start of a name, such as data/mine, got \"",
-           o.output_prefix, "\"");
+  require_output("data images", o.output_prefix, o.valid_every);
   if (o.split != "train" && o.split != "val") refuse("split: expected \"train\" or \"val\", got \"", o.split, "\"");
-  if (o.valid_every < 0 || o.valid_every == 1)
-    refuse("valid-every: expected 0 (hold out nothing) or at least 2, got ", o.valid_every);
   if (o.valid_every > 0 && o.split == "val") refuse("valid-every: no use with --split val, which holds out all images");
   if (o.threads < 0) refuse("threads: expected 0 (all cores) or more, got ", o.threads);
   require_sizes(o);

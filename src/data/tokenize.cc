@@ -36,11 +36,7 @@ void require_sane(const TokenizeOptions& o) {
   const auto refuse = [](auto... parts) { throw Error(cat("tokenize: ", parts...), Exit::usage); };
   const DocumentOptions& d = o.documents;
   if (d.inputs.empty()) refuse("expected at least one input file, got none");
-  if (o.output_prefix.empty() || o.output_prefix.back() == '/')
-    refuse("output prefix: expected a path that ends in the start of a name, such as data/mine, got \"",
-           o.output_prefix, "\"");
-  if (d.valid_every < 0 || d.valid_every == 1)
-    refuse("valid-every: expected 0 (hold out nothing) or at least 2, got ", d.valid_every);
+  require_output("tokenize", o.output_prefix, d.valid_every);
   if (d.block < 0) refuse("block: expected 0 (documents are held out whole) or bytes, got ", d.block);
   if (d.format != "auto" && d.format != "text" && d.format != "jsonl")
     refuse("format: expected \"auto\", \"text\" or \"jsonl\", got \"", d.format, "\"");

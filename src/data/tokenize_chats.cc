@@ -223,12 +223,8 @@ class ChatRun {
   void require_sane() const {
     const auto refuse = [](const auto&... parts) { throw Error(cat("tokenize: ", parts...), Exit::usage); };
     if (options_.inputs.empty()) refuse("expected at least one input file, got none");
-    if (options_.output_prefix.empty() || options_.output_prefix.back() == '/')
-      refuse("output prefix: expected a path that ends in the start of a name, such as data/mine, got \"",
-             options_.output_prefix, "\"");
+    require_output("tokenize", options_.output_prefix, options_.valid_every);
     if (options_.pack < 0 || options_.pack == 1) refuse("pack: expected 0 or at least 2 tokens, got ", options_.pack);
-    if (options_.valid_every < 0 || options_.valid_every == 1)
-      refuse("valid-every: expected 0 (hold out nothing) or at least 2, got ", options_.valid_every);
     for (const int part : {kTrain, kValid})
       for (const char* end : kSideFiles)
         if (!options_.overwrite && std::filesystem::exists(path_of(part) + end))
