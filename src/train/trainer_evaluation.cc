@@ -82,11 +82,12 @@ bool Trainer::finds_overflow(const std::string& where) {
   if (most == least.end() || *most == 0) return false;
   const auto layers = std::ranges::count_if(least, [](double factor) { return factor > 0; });
   const double enough = std::ceil(*most * 100 * (1 - 1e-12)) / 100;
-  failure_.emplace(cat(where, ": moe.expert_buffer_factor: expected at least ", enough,
-                       " for the routing of this step, got ", config_.expert_buffer_factor, "; in ", layers,
-                       layers == 1 ? " layer" : " layers", " (most in layer ", most - least.begin(),
-                       ") a rank had more choices for another rank's experts than slots. The step was not taken: go on "
-                       "from the last checkpoint with a larger factor, or with 0 for room for any routing"));
+  failure_.emplace(
+      cat(where, ": moe.expert_buffer_factor: expected at least ", enough, " for the routing of this step, got ",
+          config_.expert_buffer_factor, "; in ", layers, layers == 1 ? " layer" : " layers", " (most in layer ",
+          most - least.begin(),
+          ") a rank had more choices for another rank's experts than slots. The weights were not changed: go "
+          "on from the last checkpoint with a larger factor, or with 0 for room for any routing"));
   return true;
 }
 
