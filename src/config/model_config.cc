@@ -286,13 +286,31 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
 }
 
 std::string_view architecture(ModelType type) {
-  constexpr std::string_view kArchitectures[] = {
-      // in the order of ModelType
-      "GPT2LMHeadModel",    "LlamaForCausalLM",   "Qwen2ForCausalLM",         "Qwen3ForCausalLM",
-      "MistralForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM",      "OlmoeForCausalLM",
-      "Dots1ForCausalLM",   "AthanorForCausalLM", "ViTForImageClassification"};
-  static_assert(std::size(kArchitectures) == size_t(ModelType::vit) + 1);
-  return kArchitectures[size_t(type)];
+  switch (type) {
+    case ModelType::gpt2:
+      return "GPT2LMHeadModel";
+    case ModelType::llama:
+      return "LlamaForCausalLM";
+    case ModelType::qwen2:
+      return "Qwen2ForCausalLM";
+    case ModelType::qwen3:
+      return "Qwen3ForCausalLM";
+    case ModelType::mistral:
+      return "MistralForCausalLM";
+    case ModelType::mixtral:
+      return "MixtralForCausalLM";
+    case ModelType::qwen3_moe:
+      return "Qwen3MoeForCausalLM";
+    case ModelType::olmoe:
+      return "OlmoeForCausalLM";
+    case ModelType::dots1:
+      return "Dots1ForCausalLM";
+    case ModelType::athanor:
+      return "AthanorForCausalLM";
+    case ModelType::vit:
+      return "ViTForImageClassification";
+  }
+  return "";
 }
 
 }  // namespace

@@ -40,11 +40,28 @@ const std::map<std::string, std::string>& block_names() {
 }  // namespace
 
 const char* gguf_architecture(ModelType type) {
-  constexpr const char* kArchitectures[] = {
-      // in the order of ModelType; export supports neither athanor nor vit
-      "gpt2", "llama", "qwen2", "qwen3", "llama", "llama", "qwen3moe", "olmoe", "dots1", "", ""};
-  static_assert(std::size(kArchitectures) == size_t(ModelType::vit) + 1);
-  return kArchitectures[size_t(type)];
+  switch (type) {
+    case ModelType::gpt2:
+      return "gpt2";
+    case ModelType::llama:
+    case ModelType::mistral:
+    case ModelType::mixtral:
+      return "llama";
+    case ModelType::qwen2:
+      return "qwen2";
+    case ModelType::qwen3:
+      return "qwen3";
+    case ModelType::qwen3_moe:
+      return "qwen3moe";
+    case ModelType::olmoe:
+      return "olmoe";
+    case ModelType::dots1:
+      return "dots1";
+    case ModelType::athanor:  // not supported by export
+    case ModelType::vit:
+      break;
+  }
+  return "";
 }
 
 std::string gguf_name(const std::string& name) {

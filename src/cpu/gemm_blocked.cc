@@ -147,7 +147,9 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int
   g.amx = g.pairs && kern.amx;
   g.direct_a = can_read_a(op, kern, g.pairs);
   g.transposed_a = g.pairs && op.ta && !kern.by_column_pairs;
-  g.mr = g.direct_a && !op.ta ? kern.even_rows(op.m(), g.pairs) : kern.max_rows(g.pairs);
+  g.mr = kern.max_rows(g.pairs);
+  // Row blocks of a in place are about equal, since calls with few rows wait for their own sums.
+  if (g.direct_a && !op.ta && !g.amx) g.mr = even_block(op.m(), g.mr, 1);
   g.nb = even_block(op.n(), kBlockColumns, kern.nr);
   g.b_panels = g.nb / kern.nr;
   if (g.amx)

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 
-#include "base/int.h"
 #include "cpu/isa.h"
 #include "tensor/dtype.h"
 
@@ -78,11 +77,6 @@ struct Kernels {
   int mr, nr;
   int mr_pairs;  // maximum rows of the *_pairs kernels
   int max_rows(bool pairs) const { return pairs ? mr_pairs : mr; }
-  // Rows per call for `rows` rows in memory: about equal numbers, since calls with few rows wait for their own sums.
-  int64_t even_rows(int64_t rows, bool pairs) const {
-    const int64_t most = max_rows(pairs);
-    return (pairs && amx) || rows <= 0 ? most : div_ceil(rows, div_ceil(rows, most));
-  }
   // Indexed by rows - 1, with rows in 1 .. mr or mr_pairs. The *_pairs kernels are null without bf16 instructions;
   // by_column_pairs is null also where A must be transposed into rows first.
   using MicroFn = void (*)(const Micro&);

@@ -47,8 +47,8 @@ struct Difference {
   bool within(const Tolerance& t) const { return nmse <= t.nmse && peak <= t.peak; }
 };
 
-// Both tensors are in host memory, with equal shape and dtype; rows may be strided. Differences are relative to the rms
-// of `want`, or to `scale` if that is larger.
+// Both tensors are in host memory, with equal shape and dtype; rows may be strided. Differences are divided by the rms
+// of `want`, but at least by `scale`.
 Difference compare(const Tensor& got, const Tensor& want, double scale = 0);
 
 }  // namespace athanor
