@@ -160,6 +160,12 @@ struct DistillSums {
   Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
 };
 
+// scale_of() (ops/compare.h) of a distillation loss: a divergence is a difference of logarithms, which is near 0 where
+// student and teacher agree.
+inline double scale_of_divergences(std::string_view output, float temperature) {
+  return output == "divergences" ? double(temperature) * double(temperature) : 0;
+}
+
 // Cross-entropy plus a distillation loss, with their gradient [Hinton et al. 2015, section 2]. With z = logits,
 // v = teacher, T = temperature, q = softmax(z / T), p = softmax(v / T), each over the columns of the vocabulary:
 //   kl:          divergences[i] = T^2 sum_c p_c (log p_c - log q_c), whose gradient is T (q - p)
@@ -221,10 +227,7 @@ struct DistilledCrossEntropy {
         .is("distill_sums", distill_sums, DType::f32, {3, logits.rows()})
         .that(vocab == part.count, "the columns of the part");
   }
-  // A divergence is a difference of logarithms, which is near 0 where student and teacher agree.
-  double scale_of(std::string_view output) const {
-    return output == "divergences" ? double(temperature) * double(temperature) : 0;
-  }
+  double scale_of(std::string_view output) const { return scale_of_divergences(output, temperature); }
   Cost cost() const { return {24.0 * double(logits.numel()), traffic(*this)}; }
 };
 

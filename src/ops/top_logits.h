@@ -6,6 +6,7 @@
 
 #include "base/choices.h"
 #include "base/host_device.h"
+#include "ops/loss.h"
 #include "ops/op.h"
 #include "ops/vocab_part.h"
 
@@ -159,10 +160,7 @@ struct CachedDistilledCrossEntropy {
         .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
         .that(softcap >= 0, "softcap >= 0");
   }
-  // A divergence is a difference of logarithms, which is near 0 where student and teacher agree.
-  double scale_of(std::string_view output) const {
-    return output == "divergences" ? double(temperature) * double(temperature) : 0;
-  }
+  double scale_of(std::string_view output) const { return scale_of_divergences(output, temperature); }
   Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
 };
 
