@@ -49,6 +49,21 @@ decltype(auto) with_context(std::string_view what, Fn&& fn) {
   }
 }
 
+// Runs fn and returns its error message, or "". Rethrows the loss of a rank, since the remaining ranks cannot agree on
+// anything.
+template <class Fn>
+std::string failure_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    if (e.code() == Exit::peer_lost) throw;
+    return e.what();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
 }  // namespace athanor
 
 // Also on in release builds. CHECK(cond, "text ", value, ...): the message is only built on failure.

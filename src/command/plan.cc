@@ -65,6 +65,9 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
     std::printf(
         "  %-12s %12s            checkpoint.async_save: %scopy of weights and states that is written; none with off\n",
         "saving", format_bytes(copy).c_str(), device.unified() ? "" : "host memory, ");
+  if (const size_t held = memory_checkpoint_bytes(config, engine); held > 0)
+    std::printf("  %-12s %12s            checkpoint.memory_interval: %scheckpoints in memory, none with 0\n",
+                "in memory", format_bytes(held).c_str(), device.unified() ? "" : "host memory, ");
   std::printf("  %-12s %12s            memory_limit_gib, or what this machine has\n", "may be used",
               format_bytes(memory_capacity(config, device)).c_str());
   print_host_memory(config, plan, device);

@@ -278,6 +278,8 @@ struct Config {
   AsyncSave async_save = AsyncSave::automatic;
   double save_interval_minutes = 0.0;  // 0 = off
   int64_t keep_latest_k = 0;           // 0 = all
+  int64_t memory_interval = 0;         // steps between checkpoints in memory; 0 = off
+  std::string memory_folder;           // of checkpoints in memory; "": below /dev/shm
   double exit_signal_budget = 20.0;    // maximum seconds between a stop signal and the end of the last checkpoint
   double exit_duration_in_mins = 0.0;  // 0 = no limit
   // reports

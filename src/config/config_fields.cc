@@ -450,6 +450,12 @@ Fields checkpoint_group() {
       number("checkpoint.keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
              "number of checkpoints kept, older ones are deleted; 0 = keep all")
           .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),
+      number("checkpoint.memory_interval", &Config::memory_interval, at_least(0), free, "steps",
+             "steps between checkpoints in host memory, each machine's with a copy on the next machine, from which the "
+             "same command continues after a crash; 0 = off"),
+      option("checkpoint.memory_folder", &Config::memory_folder, free,
+             "folder in memory for these checkpoints; empty = below /dev/shm")
+          .path(),
       number("checkpoint.exit_signal_budget", &Config::exit_signal_budget, above(0), free, "s",
              "time allowed from a stop signal to the end of the final checkpoint")
           .developer(),

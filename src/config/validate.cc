@@ -538,6 +538,10 @@ void validate_run(const Config& c) {
           " are two averages of the weights, and a run keeps one; set one of them to 0");
   require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
           " needs valid_data and an eval_interval above 0; give both, or set it to 0");
+  require(c.memory_interval == 0 || !c.save.empty(),
+          "checkpoint.memory_interval: needs a `save` folder, whose path names the folder in memory");
+  require(c.memory_folder.empty() || c.memory_interval > 0,
+          "checkpoint.memory_folder: has no effect without checkpoint.memory_interval; set that, or remove it");
   require(!c.rollback || !c.save.empty(), "loss_spikes.rollback: needs a `save` folder to find a checkpoint in");
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");

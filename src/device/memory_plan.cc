@@ -117,13 +117,14 @@ void MemoryPlan::require_host_fits(size_t capacity, size_t extra) const {
        {std::pair{"offload.optimizer", states}, {"offload.activations", inputs}, {"offload.params", params}})
     if (moves) keys += cat(keys.empty() ? "" : " with ", key);
   std::string text = cat("memory: ", keys, " keeps ", mib(host_total_), " in pinned host memory",
-                         extra > 0 ? cat(", and a save in the background copies ", mib(extra), " there") : "", ", but ",
-                         mib(capacity), " of host memory may be used. It holds:");
+                         extra > 0 ? cat(", and checkpoints take ", mib(extra), " there") : "", ", but ", mib(capacity),
+                         " of host memory may be used. It holds:");
   for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::gradients, MemoryKind::masters, MemoryKind::optimizer,
                                 MemoryKind::activations})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
-  if (extra > 0) text += "\n  a save needs no copy with checkpoint.async_save \"off\"";
+  if (extra > 0)
+    text += "\n  checkpoints need none with checkpoint.async_save \"off\" and checkpoint.memory_interval 0";
   throw Error(text, Exit::usage);
 }
 

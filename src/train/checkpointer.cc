@@ -31,21 +31,6 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// Runs fn and returns its error message, or "". Rethrows the loss of a rank, since the remaining ranks cannot agree on
-// anything.
-template <class Fn>
-std::string failure_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    if (e.code() == Exit::peer_lost) throw;
-    return e.what();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
 // Encodes a rank's list of files and tensors as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {
   Manifest manifest;
@@ -348,6 +333,10 @@ void Checkpointer::collect() {
   const std::string mine_failed = failure_of([&] { mine = part_.get(); });
   if (const std::string failure = of_any_rank(named(mine_failed)); !failure.empty())
     return fail(failure, !mine_failed.empty());
+  if (options_.written) {
+    const std::string failed = failure_of([&] { options_.written(cat(options_.root, "/", tmp_folder(save_.step))); });
+    if (const std::string failure = of_any_rank(named(failed)); !failure.empty()) return fail(failure, !failed.empty());
+  }
   std::vector<std::vector<WrittenFile>> parts;
   if (options_.control) {
     const auto texts = gather_texts(*options_.control, part_json(std::move(mine)));
@@ -453,7 +442,7 @@ void Checkpointer::finish() {
     }
     settle();
   }
-  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // only rank 0 commits
+  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // not all ranks commit
   if (!failure.empty() && !failed_) fail(failure, false);
 }
 

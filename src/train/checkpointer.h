@@ -1,10 +1,12 @@
 // Checkpointer: the saves of a run. Tensors are divided among the ranks. Each rank receives its tensors in blocks and
 // either writes them as they arrive, or copies all of them to host memory and writes them in the background; training
-// waits only for the copies. When all files are durable, rank 0 commits them under one manifest; until then the
-// previous checkpoints stay valid. A save that fails on any rank is aborted by all ranks, and training continues.
+// waits only for the copies. When all files are durable, rank 0, or one rank of each machine, commits them under one
+// manifest; until then the previous checkpoints stay valid. A save that fails on any rank is aborted by all ranks, and
+// training continues.
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -20,11 +22,13 @@
 namespace athanor {
 
 struct CheckpointerOptions {
-  std::string root;                 // the save folder, at the same path on all ranks
-  RunLock* lock = nullptr;          // set on rank 0 only
+  std::string root;                 // the save folder, of all ranks or of each machine
+  RunLock* lock = nullptr;          // set on the first rank that sees the folder
   Communicator* control = nullptr;  // all ranks, over host memory; null: one rank
   bool background = false;          // uses snapshot_bytes() of host memory
   int64_t keep_latest = 0;          // number of checkpoints to keep; 0: all
+  // Called on all ranks once all have written their files to `folder`, before the commit; may throw.
+  std::function<void(const std::string& folder)> written = {};
 };
 
 struct SavedCheckpoint {
@@ -63,11 +67,11 @@ class Checkpointer {
   bool writing() const { return part_.valid(); }  // true from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
   bool part_is_written() const;  // true if this rank has written its files, or failed
-  // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
+  // Call once all ranks have written: sends the file lists to ranks with a lock, which commit in the background.
   void collect();
   // Blocks until the save is durable or has failed on all ranks; no-op without a save.
   void finish();
-  // On rank 0: returns the save that became durable since the last call, if any.
+  // On ranks with a lock: returns the save that became durable since the last call, if any.
   std::optional<SavedCheckpoint> take_saved();
   // Returns the save that failed since the last call, if any. After finish() all ranks know of it; before, possibly
   // only some.
@@ -134,9 +138,9 @@ class Checkpointer {
   Clock::time_point begin_;
   SaveExtras extras_;
   std::string state_;
-  std::unique_ptr<CheckpointWriter> writer_;  // set on rank 0 only
+  std::unique_ptr<CheckpointWriter> writer_;  // set on ranks with a lock
   std::future<std::vector<WrittenFile>> part_;
-  std::future<Committed> commit_;  // valid on rank 0 only
+  std::future<Committed> commit_;  // valid on ranks with a lock
   std::optional<SavedCheckpoint> saved_;
   std::optional<FailedSave> failed_;
 };

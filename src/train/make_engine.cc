@@ -229,14 +229,13 @@ class Fitting {
                  reserve = runtime_reserve(config_, backend_.device);
     plan.require_fits(capacity_, reserve);  // throws, listing the largest kinds
     if (plan.total(Mem::pinned) > 0)
-      plan.require_host_fits(size_t(host_capacity_), save_copy_bytes(config_, backend_.device, engine));
+      plan.require_host_fits(size_t(host_capacity_), checkpoint_bytes(config_, backend_.device, engine));
     if (plan.total() + beside > capacity_)
-      throw Error(
-          cat("memory: checkpoint.async_save: a save copies ", format_bytes(beside - reserve),
-              " of weights and optimizer states before it writes them, in addition to ", format_bytes(plan.total()),
-              " of the run and ", format_bytes(reserve), " reserve, but ", format_bytes(capacity_),
-              " may be used; set checkpoint.async_save to \"off\", which needs no copy"),
-          Exit::usage);
+      throw Error(cat("memory: checkpoints take ", format_bytes(beside - reserve), " of memory, in addition to ",
+                      format_bytes(plan.total()), " of the run and ", format_bytes(reserve), " reserve, but ",
+                      format_bytes(capacity_), " may be used; set checkpoint.async_save to \"off\"",
+                      config_.memory_interval > 0 ? " and checkpoint.memory_interval to 0" : "", ", which needs none"),
+                  Exit::usage);
     throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
                     " that may be used; its message lists the largest parts"),
                 Exit::usage);
@@ -259,7 +258,7 @@ class Fitting {
   bool fits_host(Engine& engine) {
     if (options_.states_home.mem == Mem::device && !options_.offload_inputs && options_.host_units == 0) return true;
     const size_t planned = engine.host_memory();
-    return most_of_ranks(planned + save_copy_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
+    return most_of_ranks(planned + checkpoint_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
   }
 
   // Returns null if no size fits; leaves the sizes that do not fit in `sizes`.

@@ -283,8 +283,18 @@ size_t save_copy_bytes(const Config& c, const Device& device, const Engine& engi
   return copies ? snapshot_bytes(engine.model().params(), engine.devices()) : 0;
 }
 
+size_t memory_checkpoint_bytes(const Config& c, const Engine& engine) {
+  if (c.memory_interval == 0 || !engine.options().training) return 0;
+  const int ranks = engine.devices();
+  return size_t(2 * (ranks > 1 ? 2 : 1) * tensor_bytes(engine.model().params()) / ranks);
+}
+
+size_t checkpoint_bytes(const Config& c, const Device& device, const Engine& engine) {
+  return save_copy_bytes(c, device, engine) + memory_checkpoint_bytes(c, engine);
+}
+
 size_t memory_outside_plan(const Config& c, const Device& device, const Engine& engine) {
-  return runtime_reserve(c, device) + (device.unified() ? save_copy_bytes(c, device, engine) : 0);
+  return runtime_reserve(c, device) + (device.unified() ? checkpoint_bytes(c, device, engine) : 0);
 }
 
 void search_gemms(const Config& c, Engine& engine, Tuning& tuning) {

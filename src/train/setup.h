@@ -52,8 +52,12 @@ std::string memory_of_others(const Config&, const Device&);
 bool saves_in_background(const Config&, const Device&);
 // Returns the host memory that a training run needs, in addition to the plan, for the copy that background saves write.
 size_t save_copy_bytes(const Config&, const Device&, const Engine&);
-// Returns the part of memory_capacity() that a run needs in addition to the plan: the reserve, and that copy if it is
-// in the same memory.
+// Returns a rank's share of the host memory for two checkpoints in memory, with the copies for the case of several
+// machines; 0 without checkpoint.memory_interval.
+size_t memory_checkpoint_bytes(const Config&, const Engine&);
+size_t checkpoint_bytes(const Config&, const Device&, const Engine&);  // the sum of the two
+// Returns the part of memory_capacity() that a run needs in addition to the plan: the reserve, and that of checkpoints
+// if it is in the same memory.
 size_t memory_outside_plan(const Config&, const Device&, const Engine&);
 
 // Builds an engine whose plan fits in memory; it is not committed. micro_batch_size 0: chosen among the divisors of the

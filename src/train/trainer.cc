@@ -61,6 +61,7 @@ Exit Trainer::run_from_start() {
     stop_.leave();
     backend_.control->barrier();
   }
+  if (memory_) memory_->remove_folder();  // the newest checkpoint is on disk
   return finish(code);
 }
 
@@ -429,8 +430,9 @@ bool Trainer::time_is_up() const {
 }
 
 bool Trainer::pause_due(int64_t step) const {
-  return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
-         routing_due(config_, step) || prunes_after(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
+  return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || memory_save_due(step) ||
+         quantized_due(step) || routing_due(config_, step) || prunes_after(config_, step) ||
+         engine_->round_ends(step) || stop_signal() != 0;
 }
 
 // After the last step also runs the outer steps of all fragments, so that the run's weights contain the updates of its
@@ -510,6 +512,7 @@ void Trainer::after_step() {
   if (quantized_due(state_.step)) report_quantized();
   if (routing_due(config_, state_.step)) report_routing();
   if (save_due(state_.step)) save("interval", Wait::no);
+  if (memory_save_due(state_.step)) save_to_memory();
   if (eval_due(state_.step)) {
     owed_ = {.valid = valid_.has_value(), .choices = !questions_.empty()};
     if (stop_signal() == 0) evaluate();
@@ -520,17 +523,6 @@ void Trainer::after_step() {
 
 bool Trainer::reached_stop() const {
   return config_.stop_at_loss > 0 && state_.reached_loss && *state_.reached_loss <= config_.stop_at_loss;
-}
-
-std::string Trainer::newest_before_trouble(const Verify& verify) const {
-  std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
-  for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    const bool of_this_run = !c->given_up && c->serial > state_.foreign_serial && c->step <= state_.step;
-    if (!of_this_run || !verify(c->path).ok) continue;
-    const StepState then = read_run_state(c->path).device;
-    if (then.skipped_in_row == 0 && then.spikes_in_row == 0) return c->path;
-  }
-  return "";
 }
 
 // The counters of the run are not rolled back. An immediate save makes the rollback persistent.
@@ -587,7 +579,8 @@ Exit Trainer::finish(Exit code) {
     metrics_.table(table);
   if (profile_) metrics_.table(profile_->table(profile_->step_seconds()));
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
-  const uint64_t planned = engine_->memory().total() + memory_outside_plan(config_, backend_.device, *engine_);
+  const uint64_t planned = engine_->memory().total() + memory_outside_plan(config_, backend_.device, *engine_) -
+                           (backend_.device.unified() ? memory_checkpoint_bytes(config_, *engine_) : 0);
   if (used > planned)
     log::warn("memory: this run holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
               "); raise runtime_reserve_mib");

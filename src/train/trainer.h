@@ -20,6 +20,7 @@
 #include "perf/step_profile.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpointer.h"
+#include "train/memory_checkpoints.h"
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
@@ -55,6 +56,7 @@ class Trainer {
     std::string folder;
     RunState state;
     std::optional<RunBranch> branch;  // set if the horizon has changed
+    bool in_memory = false;           // not in the save folder
     bool prunes_anew = false;         // the run uses pruning.mask_from, but the resumed run did not
   };
   struct LaunchedStep {
@@ -137,6 +139,13 @@ class Trainer {
   // and is saved as diverged.
   bool save(const char* why, Wait, Health = Health::unknown);
   void begin_save(const char* why, bool diverged);
+  void read_engine_state();
+  CheckpointOptions checkpoint_options() const;
+  SaveExtras save_extras() const;
+  std::string folder_in_memory();
+  void start_saving_to_memory();
+  bool memory_save_due(int64_t step) const;
+  void save_to_memory();
   bool has_diverged();
   bool is_skipping() const { return state_.device.skipped_in_row > 0 || state_.device.spikes_in_row > 0; }
   void follow_save();  // advances the background save
@@ -167,6 +176,8 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   std::unique_ptr<Checkpointer> checkpointer_;
+  std::optional<MemoryCheckpoints> memory_;  // with checkpoint.memory_interval
+  std::unique_ptr<Checkpointer> memory_checkpointer_;
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<StepProfile> profile_;

@@ -1,4 +1,4 @@
-// Starts a run: checks everything that can be checked before the first step. Also saves checkpoints.
+// Starts a run: checks everything that can be checked before the first step.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -27,9 +27,9 @@ namespace athanor {
 namespace {
 
 // Keys that may differ between ranks.
-constexpr std::string_view kOwnKeys[] = {"threads",       "memory_limit_gib", "offload.host_memory_limit_gib",
-                                         "logging.level", "logging.progress", "tuning_cache",
-                                         "profile"};
+constexpr std::string_view kOwnKeys[] = {"threads",       "memory_limit_gib",        "offload.host_memory_limit_gib",
+                                         "logging.level", "logging.progress",        "tuning_cache",
+                                         "profile",       "checkpoint.memory_folder"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flops) {
@@ -157,10 +157,12 @@ void Trainer::open_run() {
 }
 
 std::optional<Trainer::Resume> Trainer::find_resume() {
-  const std::string folder =
-      find_together(backend_.control, [this](const Verify& verify) { return resume_folder(verify); });
+  std::string folder = folder_in_memory();
+  const bool in_memory = !folder.empty();
+  if (!in_memory)
+    folder = find_together(backend_.control, [this](const Verify& verify) { return resume_folder(verify); });
   if (folder.empty()) return std::nullopt;
-  Resume resume{folder, read_run_state(folder), std::nullopt};
+  Resume resume{.folder = folder, .state = read_run_state(folder), .branch = std::nullopt, .in_memory = in_memory};
   check_resume(resume);
   return resume;
 }
@@ -210,7 +212,7 @@ bool Trainer::was_done_before(const std::string& folder) const {
 // Makes this run's checkpoint the newest one of the save folder: at once if the run returns to one of the folder's
 // checkpoints; else with its first save.
 void Trainer::leave_other_branch(const std::optional<Resume>& resume) {
-  if (!lock_) return;
+  if (!lock_ || (resume && resume->in_memory)) return;  // one in memory continues the newest on disk
   const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   const auto is_resumed = [&](const CheckpointInfo& info) {
     std::error_code none;
@@ -369,6 +371,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                            .control = backend_.control,
                                                            .background = saves_in_background(config_, backend_.device),
                                                            .keep_latest = config_.keep_latest_k});
+  if (memory_) start_saving_to_memory();
   tune(resume);
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
   Roofline limits;
@@ -438,7 +441,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   leave_other_branch(resume);
   state_.micro_batch_size = config_.micro_batch_size;
   state_.workers = engine_->workers();
-  last_saved_step_ = resume ? state_.step : -1;
+  last_saved_step_ = resume && !resume->in_memory ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(*engine_, config_.seq_length);
@@ -492,107 +495,6 @@ void Trainer::choose_gemms(const std::optional<Resume>& resume) {
               "last bits from here on: ", why);
   }
   search_gemms(config_, *engine_, tuning);
-}
-
-// Collective: all ranks make the same calls and the same decisions.
-bool Trainer::save(const char* why, Wait wait, Health health) {
-  requests_.save = false;
-  if (config_.save.empty()) return true;
-  const PhaseScope phase(clock_, Phase::checkpoint);
-  doing(Activity::saving);
-  if (wait == Wait::durable) settle_save();
-  bool diverged = false;
-  if (of_any(last_saved_step_ != state_.step)) {
-    diverged = health == Health::diverged || has_diverged();
-    // While steps are being skipped the next one may fail, too, so the older checkpoint is kept. Skipped steps do not
-    // change the weights.
-    save_put_off_ = wait == Wait::no && (diverged || is_skipping());
-    if (save_put_off_) return !diverged;
-    begin_save(why, diverged);
-  }
-  if (wait == Wait::no && saves_in_background(config_, backend_.device)) return true;
-  settle_save();
-  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step)) leave_with(save_failure_);
-  return !diverged;
-}
-
-void Trainer::begin_save(const char* why, bool diverged) {
-  settle_save();
-  if (diverged)
-    log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
-               diverged_folder(state_.step), ", and the same command resumes from the checkpoint before it");
-  if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
-  state_.in_flight = engine_->in_flight();
-  count_quantized();
-  count_routing();
-  const std::string resolved = dump_resolved(config_);
-  CheckpointOptions options;
-  options.program_version = options_.program.version;
-  options.program_commit = options_.commit;
-  options.config_hash = xxh3_hex(resolved);
-  options.data_fingerprint = train_.fingerprint(state_.consumed_samples);
-  options.diverged = diverged;
-  const bool bf16_masters = config_.master_weights == MasterWeights::bf16 && config_.local_steps == 0;
-  last_save_ = PhaseClock::Clock::now();
-  last_saved_step_ = state_.step;
-  retry_save_.reset();
-  requests_.writing = true;  // until a step reports that no rank is writing
-  checkpointer_->begin(state_, why,
-                       {.resolved_config = resolved,
-                        .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
-                        .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
-                        .adapter = adapter_,
-                        .tokenizer = tokenizer_},
-                       std::move(options), !is_skipping());
-  report_save();
-}
-
-// A step with finite gradients can produce weights whose loss is not finite: evaluates the last micro-batch once more.
-// The new weights may route more choices to a rank than its buffers take; that must not stop the steps after the save.
-bool Trainer::has_diverged() {
-  const double loss = engine_->evaluate(last_tokens_, last_targets_);
-  engine_->discard_overflows();
-  return of_any(!std::isfinite(loss));
-}
-
-void Trainer::settle_save() {
-  checkpointer_->finish();
-  report_save();
-}
-
-void Trainer::follow_save() {
-  if (!checkpointer_) return;
-  if (checkpointer_->writing() && (backend_.control ? !requests_.writing : checkpointer_->part_is_written())) {
-    const PhaseScope phase(clock_, Phase::checkpoint);
-    checkpointer_->collect();
-  }
-  report_save();
-}
-
-void Trainer::report_save() {
-  if (const std::optional<FailedSave> failed = checkpointer_->take_failed()) {
-    // Retries after 10 s, or 10 times the duration of the attempt, so that retries do not block training.
-    const double seconds = std::max(10.0, 10 * failed->seconds);
-    if (last_saved_step_ == failed->step) last_saved_step_ = -1;
-    retry_save_ = PhaseClock::Clock::now() +
-                  std::chrono::duration_cast<PhaseClock::Clock::duration>(std::chrono::duration<double>(seconds));
-    save_failure_.reset();
-    if (failed->here) save_failure_.emplace(cat("checkpoint: ", failed->why));
-    metrics_.event({.kind = EventKind::warn,
-                    .step = failed->step,
-                    .text = cat("the checkpoint was not written, training continues without it: ", failed->why),
-                    .seconds = failed->seconds});
-  }
-  const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();
-  if (!saved) return;
-  save_seconds_ = saved->seconds;
-  if (options_.on_checkpoint && backend_.mesh.world().rank() == 0) options_.on_checkpoint(saved->step);
-  metrics_.event({.kind = EventKind::checkpoint,
-                  .step = saved->step,
-                  .text = cat(saved->folder, " (", saved->why, ")"),
-                  .seconds = saved->seconds,
-                  .stall_seconds = saved->stall_seconds,
-                  .bytes = uint64_t(saved->bytes)});
 }
 
 }  // namespace athanor

@@ -112,7 +112,7 @@ TEST(MemoryPlan, HostMemoryHasItsOwnAllocationAndLimit) {
     EXPECT_EQ(error_of([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "no error");
     const std::string text = error_of([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
     for (const char* part :
-         {"offload.optimizer keeps 6.0 MiB", "copies 1.0 MiB there", "7.0 MiB of host memory may be used",
+         {"offload.optimizer keeps 6.0 MiB", "checkpoints take 1.0 MiB there", "7.0 MiB of host memory may be used",
           "optimizer 4.0 MiB (smaller with adam.exp_avg_dtype", "masters 2.0 MiB", "checkpoint.async_save \"off\""})
       EXPECT_TRUE(has(text, part)) << part << " in " << text;
     EXPECT_TRUE(

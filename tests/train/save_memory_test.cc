@@ -116,8 +116,9 @@ INSTANTIATE_TEST_SUITE_P(Rules, SaveMemory, ::testing::ValuesIn(all_savers()),
 TEST(SaveMemoryPlan, RefusesACopyThatDoesNotFit) {
   testing::Rig rig;
   if (!rig.device->unified()) GTEST_SKIP() << "the copy is in host memory, which has no configured limit";
-  const auto made = [&](const std::string& async_save, size_t limit) {
+  const auto made = [&](const std::string& async_save, size_t limit, int memory_interval = 0) {
     const std::vector<std::string> set{cat("checkpoint.async_save=", async_save),
+                                       cat("checkpoint.memory_interval=", memory_interval),
                                        cat("memory_limit_gib=", double(limit) / double(size_t{1} << 30))};
     const Config c = parse_config(
         R"({"model": {"model_type": "llama", "vocab_size": 256, "hidden_size": 192, "num_hidden_layers": 2,
@@ -133,6 +134,8 @@ TEST(SaveMemoryPlan, RefusesACopyThatDoesNotFit) {
   EXPECT_EQ(copy, 12 * size_t(engine->model().params().parameter_count()));
   EXPECT_NO_THROW(made("off", plan + 1024));
   EXPECT_NO_THROW(made("on", plan + copy + 1024));
+  EXPECT_NO_THROW(made("off", plan + 2 * copy + 1024, 5));
+  EXPECT_THROW(made("off", plan + 2 * copy - copy / 2, 5), Error) << "two checkpoints in memory";
   try {
     made("on", plan + copy / 2);
     FAIL();

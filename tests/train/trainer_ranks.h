@@ -128,6 +128,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     std::function<Observed::Sums(int rank)> sums = {};  // called after an all_reduce of the device
     std::function<Observed::Sums(int rank)> told = {};  // called after a broadcast between hosts
     std::function<void(int rank)> before = {};          // called before a rank's start; ranks start one after the other
+    std::function<void(int rank, Config&)> own = {};    // sets a rank's own options
   };
 
   std::vector<Ended> run_all(const Config& c, const Ranks& ranks) {
@@ -146,8 +147,9 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
   }
 
  private:
-  static void run_one(const Config& c, const Ranks& ranks, int rank, const std::shared_ptr<Communicator>& all,
-                      Asked& asked, Ended& ended) {
+  static void run_one(Config c, const Ranks& ranks, int rank, const std::shared_ptr<Communicator>& all, Asked& asked,
+                      Ended& ended) {
+    if (ranks.own) ranks.own(rank, c);
     const CpuBackend cpu = make_cpu({.threads = 1});
     AheadDevice ahead(*cpu.device);
     std::atomic<int64_t> said{0};
