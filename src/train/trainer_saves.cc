@@ -138,9 +138,10 @@ std::string Trainer::newest_before_trouble(const Verify& verify) const {
 std::string Trainer::folder_in_memory() {
   if (config_.memory_interval == 0) return "";
   memory_.emplace(memory_folder(config_.memory_folder, config_.save), backend_.control);
-  std::string folder;
-  if (config_.load == "auto" && config_.load_step < 0)
-    folder = memory_->find(disk_state_from_json(shared(to_json(lock_ ? disk_state(config_.save) : DiskState{}))));
+  std::string folder =
+      memory_->find(disk_state_from_json(shared(to_json(lock_ ? disk_state(config_.save) : DiskState{}))));
+  const bool newest = config_.load == "auto" && config_.load_step < 0;
+  if (!folder.empty() && shared(newest || was_done_before(folder) ? "yes" : "").empty()) folder.clear();
   if (folder.empty()) memory_->keep_only(-1);
   return folder;
 }

@@ -93,6 +93,29 @@ class MomentsTest(RanksTest):
         self.assertGreater([r["step"] for r in self.records("again") if r["event"] == "resume"][-1], 0)
         self.goes_on_exactly("again")
 
+    def test_restarted_ranks_continue_from_memory_where_nothing_is_saved_on_disk(self):
+        def options(save, *more):
+            changes = ("global_batch_size=6", "save_interval=0", "eval_interval=0", "schedule.lr_decay_iters=100000",
+                       f"save={save}", *more)
+            return [word for change in changes for word in ("--set", change)]
+        launcher = self.start("launch", "--ranks", 2, "--max-restarts", 1, "train", self.config, *options(
+            "run", "train_iters=100000", "checkpoint.memory_interval=2", "checkpoint.memory_folder=memory"))
+        self.assertTrue(self.wait_for_step(launcher, 5, run="run"))
+        ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        resumed = []
+        while not resumed and launcher.poll() is None:
+            time.sleep(0.01)
+            resumed = [r for r in self.records("run") if r["event"] == "resume"]
+        self.assertTrue(self.wait_for_step(launcher, resumed[0]["step"] + 3, run="run"))
+        launcher.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(launcher).code, REQUEUE)
+        self.assertRegex(resumed[0]["text"], r"^from memory/run-\w+/step-")
+        self.assertEqual(os.listdir(self.folder / "memory"), [], "the stopped run is saved on disk")
+        losses = self.losses("run")
+        self.launch(2, *options("whole", f"train_iters={max(losses)}"))
+        self.assertEqual(losses, self.losses("whole"))
+
     def test_launcher_pauses_before_a_restart_and_a_signal_ends_the_pause(self):
         (self.folder / "save").write_text("a file where the run's folder would be")
         launcher = self.start("launch", "--ranks", 1, "--max-restarts", 9, "train", self.config, "--set", "save=save")
