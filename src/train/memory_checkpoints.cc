@@ -126,7 +126,7 @@ MemoryCheckpoints::Held MemoryCheckpoints::Held::read(const CheckpointInfo& info
 MemoryCheckpoints::MemoryCheckpoints(std::string root, Communicator* control)
     : root_(std::move(root)), control_(control) {
   if (!control_) {
-    lock_.emplace(root_);
+    with_context(kKey, [&] { lock_.emplace(root_); });
     machines_ = {{0}};
     return;
   }
