@@ -1,5 +1,5 @@
 // athanor bench gemm CONFIG.json: times each distinct GEMM of a step in isolation, and compares its rate with that of a
-// large GEMM.
+// large GEMM, that of a grouped GEMM also with a dense one.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -86,6 +86,7 @@ struct GemmReport {
   std::vector<QuantizedPair> pairs;
   Ceilings most;
   std::vector<GemmRow> rows;
+  std::vector<GroupedGemmTime> grouped;
 
   bool has(Factors factors) const {
     return std::any_of(rows.begin(), rows.end(), [&](const GemmRow& r) { return r.factors == factors; });
@@ -93,6 +94,7 @@ struct GemmReport {
   double step_seconds() const {
     double sum = 0;
     for (const GemmRow& r : rows) sum += double(r.use.launches) * r.time.seconds;
+    for (const GroupedGemmTime& g : grouped) sum += double(g.launches) * g.seconds;
     return sum;
   }
 };
@@ -122,7 +124,8 @@ GemmReport measure(const BenchGemmArgs& args) {
   GemmReport report{.device = machine.description(),
                     .pairs = quantized_pairs(backend),
                     .most = given_or_measured(args.rates, backend, engine->options().recipe),
-                    .rows = {}};
+                    .rows = {},
+                    .grouped = time_grouped_gemms(*engine, backend)};
   for (const GemmUse& use : gemms_of_step(*engine))
     report.rows.push_back(
         {.use = use,
@@ -142,6 +145,13 @@ void print_pairs(const std::vector<QuantizedPair>& pairs) {
   std::printf("\n");
 }
 
+constexpr const char* kRoles[] = {"forward", "input gradient", "weight gradient"};
+
+std::string words_of(const GroupedGemm& op) {
+  return cat(kRoles[size_t(op.role)], " ", op.a.dtype, ", ", op.rows(), " rows, ", op.experts(), " experts of ",
+             op.outputs(), " x ", op.inputs(), op.h ? ", with SwiGLU" : "");
+}
+
 void print_text(const GemmReport& report) {
   print_pairs(report.pairs);
   std::string of_quantized;
@@ -158,6 +168,15 @@ void print_text(const GemmReport& report) {
     const GemmMethod& method = row.time.method;
     std::printf("%54s%s%s%s\n", "", method.in_parts ? "in parts; " : "", method.words.c_str(),
                 row.use.launches == 0 ? cat("; ", row.use.within, " times within a GEMM in parts").c_str() : "");
+  }
+  if (!report.grouped.empty())
+    std::printf("\ngrouped GEMMs, with even rows for all experts\n%8s %10s %9s %8s %8s %8s  GEMM\n", "launches", "us",
+                "FLOP/s", "of rate", "of dense", "of time");
+  for (const GroupedGemmTime& g : report.grouped) {
+    const double flops = g.op.cost().flops / g.seconds;
+    std::printf("%8lld %10.1f %9s %7.1f%% %7.1f%% %7.1f%%  %s\n", static_cast<long long>(g.launches), 1e6 * g.seconds,
+                format_count(flops).c_str(), 100 * flops / report.most.flops, 100 * g.dense_seconds / g.seconds,
+                100 * double(g.launches) * g.seconds / report.step_seconds(), words_of(g.op).c_str());
   }
   std::printf("\nGEMMs of a step: %.4g ms\n", 1e3 * report.step_seconds());
 }
@@ -188,11 +207,23 @@ void print_json(const GemmReport& report) {
                 {"floats", report.most.flops_of(Factors::floats)}}},
               {"step_ms", 1e3 * report.step_seconds()},
               {"quantized_pairs", Json::array()},
-              {"gemms", Json::array()}};
+              {"gemms", Json::array()},
+              {"grouped_gemms", Json::array()}};
   for (const QuantizedPair& pair : report.pairs)
     out["quantized_pairs"].push_back(
         {{"operands", pair.operands}, {"scales", pair.scales}, {"result", pair.result}, {"native", pair.native}});
   for (const GemmRow& row : report.rows) out["gemms"].push_back(row_json(row));
+  for (const GroupedGemmTime& g : report.grouped)
+    out["grouped_gemms"].push_back({{"gemm", words_of(g.op)},
+                                    {"role", kRoles[size_t(g.op.role)]},
+                                    {"rows", g.op.rows()},
+                                    {"experts", g.op.experts()},
+                                    {"matrix", {g.op.outputs(), g.op.inputs()}},
+                                    {"launches", g.launches},
+                                    {"us", 1e6 * g.seconds},
+                                    {"dense_us", 1e6 * g.dense_seconds},
+                                    {"flops", g.op.cost().flops / g.seconds},
+                                    {"of_rate", g.op.cost().flops / g.seconds / report.most.flops}});
   std::printf("%s\n", out.dump().c_str());
 }
 

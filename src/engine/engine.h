@@ -194,6 +194,7 @@ class Engine {
   std::span<const ScaledGemm> micro_gemms_of_quantized() const {
     return std::span(plan_.of_quantized).first(micro_of_quantized_);
   }
+  std::span<const GroupedGemm> micro_grouped_gemms() const { return std::span(plan_.grouped).first(micro_grouped_); }
   // Launches and traffic recorded by the dry runs, available once planned: of a micro-batch (unit_traffic() and
   // micro_*), and of the end of a step (update_*() and state_traffic()).
   std::span<const Launch> micro_launches() const { return micro_launches_; }
@@ -555,9 +556,8 @@ class Engine {
   UpdateSums update_sums_;
   StateTraffic state_traffic_;
   UnitTraffic unit_traffic_;
-  PlanOps plan_;  // ops of the dry runs
-  size_t micro_gemms_ = 0,
-         micro_of_quantized_ = 0;  // GEMMs of quantized operands in a micro-batch; plan_ lists them first
+  PlanOps plan_;                                                         // ops of the dry runs
+  size_t micro_gemms_ = 0, micro_of_quantized_ = 0, micro_grouped_ = 0;  // GEMMs of a micro-batch; first in plan_
   MemoryPlan memory_;
 };
 

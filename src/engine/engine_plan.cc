@@ -303,6 +303,7 @@ void Engine::record_micro_batch() {
   micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = nullptr;
   micro_gemms_ = plan_.gemms.size();
   micro_of_quantized_ = plan_.of_quantized.size();
+  micro_grouped_ = plan_.grouped.size();
 }
 
 // Records both kinds of steps of an optimizer that compresses momentum. Keeps the launches of compressed steps, since

@@ -99,6 +99,7 @@ class PlanOps final : public Decorated<PlanOps> {
     if (launches) launches->push_back(launch_of(op, real_));
     if constexpr (std::is_same_v<Op, Gemm>) gemms.push_back(op);
     if constexpr (std::is_same_v<Op, ScaledGemm>) of_quantized.push_back(op);
+    if constexpr (std::is_same_v<Op, GroupedGemm>) grouped.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
@@ -106,6 +107,7 @@ class PlanOps final : public Decorated<PlanOps> {
   std::vector<Launch>* launches = nullptr;  // optional list to append launches to
   std::vector<Gemm> gemms;
   std::vector<ScaledGemm> of_quantized;
+  std::vector<GroupedGemm> grouped;
   std::vector<AttentionFwd> attention_forward;
   std::vector<AttentionBwd> attention_backward;
 

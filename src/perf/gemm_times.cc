@@ -1,5 +1,9 @@
 #include "perf/gemm_times.h"
 
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
 #include "perf/best_seconds.h"
 
 namespace athanor {
@@ -71,6 +75,39 @@ GemmTime time_scaled_gemm(Backend backend, ScaledGemm op) {
 }
 
 }  // namespace
+
+std::vector<GroupedGemmTime> time_grouped_gemms(Engine& engine, Backend backend) {
+  engine.memory();  // the dry run records the GEMMs
+  const auto problem = [](const GroupedGemm& op) {
+    return std::tuple(op.role, op.rows(), op.experts(), op.outputs(), op.inputs(), op.d.dtype, bool(op.h));
+  };
+  std::vector<GroupedGemmTime> times;
+  for (const GroupedGemm& op : engine.micro_grouped_gemms()) {
+    auto same = std::ranges::find_if(times, [&](const auto& t) { return problem(t.op) == problem(op); });
+    if (same == times.end()) same = times.insert(times.end(), {.op = op});
+    same->launches += engine.micro_batches();
+  }
+  for (GroupedGemmTime& time : times) {
+    GroupedGemm op = time.op;
+    Operands operands;
+    for (Tensor* t : {&op.d, &op.a, &op.b, &op.h, &op.weights}) operands.add(*t);
+    operands.commit(backend);
+    std::vector<int32_t> offsets(size_t(op.experts()) + 1), slots(size_t(op.rows()));
+    for (size_t e = 0; e < offsets.size(); ++e) offsets[e] = int32_t(int64_t(e) * op.rows() / op.experts());
+    std::iota(slots.begin(), slots.end(), 0);
+    MemoryPlan indices;
+    indices.add(MemoryKind::inputs, "offsets", DType::i32, op.offsets.shape, &op.offsets);
+    if (op.h) indices.add(MemoryKind::inputs, "slots", DType::i32, op.slots.shape, &op.slots);
+    indices.commit(backend.device);
+    backend.device.copy(op.offsets.data, offsets.data(), op.offsets.bytes(), Stream::compute);
+    if (op.h) backend.device.copy(op.slots.data, slots.data(), op.slots.bytes(), Stream::compute);
+    time.seconds = seconds_of(backend, op);
+    time.dense_seconds = seconds_of(backend, op.of_expert(0, 0, op.rows()));
+  }
+  std::ranges::stable_sort(times, std::ranges::greater{},
+                           [](const GroupedGemmTime& t) { return double(t.launches) * t.op.cost().flops; });
+  return times;
+}
 
 GemmTime time_gemm(Backend backend, const GemmUse& use) {
   if (use.quantized) return time_scaled_gemm(backend, *use.quantized);

@@ -14,4 +14,14 @@ std::vector<GemmUse> gemms_of_step(Engine&);
 // Runs the backend's chosen algorithm; without Tuning, on random operands, which may stay in its caches.
 GemmTime time_gemm(Backend, const GemmUse&);
 
+// A distinct grouped GEMM of a step, with rows divided evenly among the experts.
+struct GroupedGemmTime {
+  GroupedGemm op;  // representative
+  int64_t launches = 0;
+  double seconds = 0;
+  double dense_seconds = 0;  // of one GEMM of all rows with the matrix of one expert
+};
+// Runs each of them as time_gemm() does; most work first.
+std::vector<GroupedGemmTime> time_grouped_gemms(Engine&, Backend);
+
 }  // namespace athanor

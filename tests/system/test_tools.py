@@ -7,7 +7,7 @@ import struct
 import subprocess
 import unittest
 
-from harness import DONE, ERROR, PROGRAM, PYTHON, ROOT, USAGE, SystemTest, python_has, read_safetensors
+from harness import DONE, ERROR, PROGRAM, PYTHON, ROOT, TINY, USAGE, SystemTest, python_has, read_safetensors
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
@@ -343,6 +343,7 @@ class CommandTest(SystemTest):
         self.assertEqual(len(names), len(set(names)))
         self.assertGreater(len(names), 8)
         self.assertAlmostEqual(found["step_ms"], sum(p["launches"] * p["us"] for p in found["gemms"]) / 1e3, places=6)
+        self.assertEqual(found["grouped_gemms"], [])
         for p in found["gemms"]:
             m, n, k = p["shape"]
             self.assertAlmostEqual(p["flops"], 2 * m * n * k / (p["us"] * 1e-6), delta=1e-6 * p["flops"])
@@ -351,6 +352,23 @@ class CommandTest(SystemTest):
         text = self.run_program("bench", "gemm", config, "--rates", "1e18", "1e15").out
         self.assertIn("rate of a large GEMM ", text)
         self.assertIn("GEMMs of a step: ", text)
+
+    def test_bench_gemms_compares_grouped_gemms_with_dense_ones(self):
+        config = self.make_config(model={"model_type": "mixtral", "intermediate_size": 64, "num_local_experts": 4,
+                                         "num_experts_per_tok": 2})
+        found = json.loads(self.run_program("bench", "gemm", config, "--json").out)
+        model, rows = TINY["model"], 2 * TINY["micro_batch_size"] * TINY["model"]["max_position_embeddings"]
+        width = model["hidden_size"]
+        self.assertEqual(
+            sorted((g["role"], *g["matrix"]) for g in found["grouped_gemms"]),
+            sorted((role, *matrix) for role in ("forward", "input gradient", "weight gradient")
+                   for matrix in ((128, width), (width, 64))))
+        for g in found["grouped_gemms"]:
+            self.assertEqual((g["rows"], g["experts"]), (rows, 4))
+            self.assertEqual(g["launches"], 2 * model["num_hidden_layers"], "two micro-batches")
+            self.assertAlmostEqual(g["flops"] * g["us"] * 1e-6, 2 * rows * g["matrix"][0] * g["matrix"][1], delta=1)
+            self.assertGreater(g["dense_us"], 0)
+        self.assertIn("with even rows for all experts", self.run_program("bench", "gemm", config).out)
 
     def test_bench_gemms_refuses_invalid_rates(self):
         for flags in (["--rates", "1"], ["--rates", "0", "1"]):
