@@ -90,6 +90,13 @@ CASES = {
             num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-5, sliding_window=None,
             num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, bos_token_id=1, eos_token_id=2,
             tie_word_embeddings=False)),
+    "qwen2_moe": dict(
+        seed=689, batch=3, time=18, norm_gain=0.3,
+        config=transformers.Qwen2MoeConfig(
+            vocab_size=77, hidden_size=24, intermediate_size=34, moe_intermediate_size=14,
+            shared_expert_intermediate_size=22, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=64, rms_norm_eps=1e-6, num_experts=6, num_experts_per_tok=2, mlp_only_layers=[1],
+            router_aux_loss_coef=0.0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)),
     "qwen3_moe": dict(
         seed=153, batch=3, time=20, norm_gain=0.25,
         config=transformers.Qwen3MoeConfig(
