@@ -44,6 +44,10 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
   m.moe_intermediate_size = s.intermediate;
   m.router_z_loss_coef = 0.01;
   if (type == ModelType::olmoe) m.num_key_value_heads = s.heads;
+  if (type == ModelType::qwen2_moe) {
+    m.num_experts = 6, m.shared_expert_intermediate_size = s.intermediate;
+    if (s.layers > 1) m.mlp_only_layers = {s.layers - 1};
+  }
   if (type != ModelType::dots1) return m;
   m.num_experts = 6, m.n_group = 3, m.topk_group = 2, m.n_shared_experts = 1, m.first_k_dense_replace = 1;
   m.norm_topk_prob = true, m.routed_scaling_factor = 1.5;

@@ -120,7 +120,8 @@ std::string config_reference() {
       "with\n"
       "a note: `rms_norm_eps` 1e-6, Mistral's `sliding_window` 4096, Qwen3's `head_dim` 128, Mixtral's `rope_theta` "
       "1e6, "
-      "and the windows of Qwen2,\nQwen3 and Qwen3-MoE are off unless `use_sliding_window` is true. A `model` object "
+      "and the windows of Qwen2,\nQwen3, Qwen2-MoE and Qwen3-MoE are off unless `use_sliding_window` is true. A "
+      "`model` object "
       "has the defaults of "
       "this table.\n\n",
       table(model_fields()));

@@ -52,16 +52,14 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   if (m.sublayer_norm == SublayerNorm::both) block += norm + norm;
   const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
   const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
-  const N sparse = routed + N(3) * hidden * N(shared_width(m));
-  const N with_experts = has_experts(m.model_type) ? N(m.num_hidden_layers) - N(m.first_k_dense_replace) : N(0);
+  const N shared_gate = has_shared_expert_gate(m.model_type) ? hidden : N(0);
+  const N sparse = routed + N(3) * hidden * N(shared_width(m)) + shared_gate;
+  const N with_experts = N(layers_with_experts(m));
   if (m.mlp_bias) block += (m.gated_mlp ? ffn + ffn : ffn) + hidden;
   if (gpt2) block += hidden;  // bias of the attention output projection
   const N all = N(m.num_hidden_layers);
   return embeddings + all * block + (all - with_experts) * dense + with_experts * sparse + norm;
 }
-
-// True if moe_intermediate_size is a key of the family's config.json.
-bool has_own_width(ModelType type) { return type == ModelType::qwen3_moe || type == ModelType::dots1; }
 
 void require_size(std::string_view where, std::string_view key, int64_t value) {
   require_key(value > 0, where, key, "expected a size of at least 1, got ", value);
@@ -101,7 +99,7 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   const bool windows =
       !has_gpt2_block(m.model_type) && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1 and athanor have one");
+              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, dots1 and athanor have one");
   if (!has_gpt2_block(m.model_type)) return;
   require_key(m.rope_theta == family.rope_theta, where, "rope_theta", name_of(m.model_type),
               " has no rotary embeddings; leave it out");
@@ -117,10 +115,34 @@ void require_unused(const ModelConfig& m, std::string_view where, const char* wh
                 "; leave it out");
 }
 
+// The keys that say which layers have experts, except dots1's first_k_dense_replace.
+void validate_dense_layers(const ModelConfig& m, std::string_view where) {
+  if (!has_dense_layer_keys(m.model_type)) {
+    const char* why = has_experts(m.model_type) ? "no dense layers between others" : "no experts";
+    require_key(m.mlp_only_layers.empty(), where, "mlp_only_layers", name_of(m.model_type), " has ", why, ", got ",
+                m.mlp_only_layers.size(), m.mlp_only_layers.size() == 1 ? " layer" : " layers", "; leave it out");
+    return require_unused(m, where, why, {{"decoder_sparse_step", {double(m.decoder_sparse_step), 1}}});
+  }
+  for (const int64_t layer : m.mlp_only_layers)
+    require_key(layer >= 0 && layer < m.num_hidden_layers, where, "mlp_only_layers",
+                "expected layers of 0 to num_hidden_layers - 1, ", m.num_hidden_layers - 1, ", got ", layer);
+  require_key(layers_with_experts(m) > 0, where,
+              m.decoder_sparse_step > m.num_hidden_layers ? "decoder_sparse_step" : "mlp_only_layers",
+              "with decoder_sparse_step ", m.decoder_sparse_step, " none of the ", m.num_hidden_layers,
+              " layers of num_hidden_layers has experts; let one have some, or choose a model_type without experts");
+}
+
 void validate_routing(const ModelConfig& m, std::string_view where) {
   const RouterScore score = model_defaults(m.model_type).scoring_func;
   require_key(m.scoring_func == score, where, "scoring_func", name_of(m.model_type), " has ", name_of(score), ", got ",
               name_of(m.scoring_func), "; choose another model_type");
+  validate_dense_layers(m, where);
+  const bool gated = has_shared_expert_gate(m.model_type);
+  if (!gated)
+    require_unused(m, where, "none",
+                   {{"shared_expert_intermediate_size", {double(m.shared_expert_intermediate_size), 0}}});
+  require_key(!gated || m.shared_expert_intermediate_size > 0, where, "shared_expert_intermediate_size",
+              "is required for ", name_of(m.model_type));
   if (m.model_type != ModelType::dots1)
     return require_unused(m, where, "none",
                           {{"n_group", {double(m.n_group), 1}},
@@ -142,7 +164,7 @@ void validate_routing(const ModelConfig& m, std::string_view where) {
 void validate_experts(const ModelConfig& m, std::string_view where) {
   if (!has_experts(m.model_type)) {
     require_key(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
-                "; mixtral, qwen3_moe, olmoe and dots1 have some");
+                "; mixtral, qwen2_moe, qwen3_moe, olmoe and dots1 have some");
     require_unused(m, where, "no experts",
                    {{"num_experts_per_tok", {double(m.num_experts_per_tok), 0}},
                     {"moe_intermediate_size", {double(m.moe_intermediate_size), 0}},
@@ -159,7 +181,7 @@ void validate_experts(const ModelConfig& m, std::string_view where) {
               "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
   require_key(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",
               "mixtral has true, got false; choose another model_type");
-  require_key(has_own_width(m.model_type) || m.moe_intermediate_size == m.intermediate_size, where,
+  require_key(has_expert_width(m.model_type) || m.moe_intermediate_size == m.intermediate_size, where,
               "moe_intermediate_size", name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size,
               ", got ", m.moe_intermediate_size, "; leave it out");
   require_key(m.model_type != ModelType::olmoe || m.num_key_value_heads == m.num_attention_heads, where,
@@ -250,10 +272,14 @@ void add_expert_keys(const ModelConfig& m, Json& out) {
   out.set("router_aux_loss_coef", Json::of(m.router_aux_loss_coef));
   if (m.router_z_loss_coef > 0) out.set("router_z_loss_coef", Json::of(m.router_z_loss_coef));
   out.set("output_router_logits", Json::of(false));
-  if (m.model_type != ModelType::qwen3_moe) return;
+  if (!has_dense_layer_keys(m.model_type)) return;
   out.set("moe_intermediate_size", Json::of(m.moe_intermediate_size));
-  out.set("decoder_sparse_step", Json::of(int64_t{1}));
-  out.set("mlp_only_layers", Json::array());
+  if (has_shared_expert_gate(m.model_type))
+    out.set("shared_expert_intermediate_size", Json::of(m.shared_expert_intermediate_size));
+  out.set("decoder_sparse_step", Json::of(m.decoder_sparse_step));
+  Json dense = Json::array();
+  for (const int64_t layer : m.mlp_only_layers) dense.items.push_back(Json::of(layer));
+  out.set("mlp_only_layers", std::move(dense));
 }
 
 void add_llama_keys(const ModelConfig& m, Json& out) {
@@ -272,9 +298,10 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   out.set("rope_parameters", scaling_json(m, true));
   out.set("attention_dropout", Json::of(0.0));
   const ModelType type = m.model_type;
-  const bool qwen = type == ModelType::qwen2 || type == ModelType::qwen3 || type == ModelType::qwen3_moe;
+  const bool qwen2 = type == ModelType::qwen2 || type == ModelType::qwen2_moe;
+  const bool qwen = qwen2 || type == ModelType::qwen3 || type == ModelType::qwen3_moe;
   const bool dots = type == ModelType::dots1;
-  if (type != ModelType::qwen2 && type != ModelType::mistral && type != ModelType::mixtral)
+  if (!qwen2 && type != ModelType::mistral && type != ModelType::mixtral)
     out.set("attention_bias", Json::of(m.attention_bias));
   if (has_experts(type)) add_expert_keys(m, out);
   if (type == ModelType::llama) out.set("mlp_bias", Json::of(false));
@@ -283,6 +310,10 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   if (!qwen && !dots) return;
   if (qwen) out.set("use_sliding_window", Json::of(m.sliding_window > 0));
   out.set("max_window_layers", Json::of(m.sliding_window > 0 ? int64_t(0) : m.num_hidden_layers));
+  if (type != ModelType::qwen2_moe || m.sliding_window == 0) return;
+  Json types = Json::array();  // versions of transformers differ in the layers that have the window without this list
+  types.items.assign(size_t(m.num_hidden_layers), Json::of("sliding_attention"));
+  out.set("layer_types", std::move(types));
 }
 
 std::string_view architecture(ModelType type) {
@@ -299,6 +330,8 @@ std::string_view architecture(ModelType type) {
       return "MistralForCausalLM";
     case ModelType::mixtral:
       return "MixtralForCausalLM";
+    case ModelType::qwen2_moe:
+      return "Qwen2MoeForCausalLM";
     case ModelType::qwen3_moe:
       return "Qwen3MoeForCausalLM";
     case ModelType::olmoe:
@@ -323,19 +356,32 @@ bool has_gpt2_block(ModelType type) { return type == ModelType::gpt2 || type == 
 bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 
 bool has_experts(ModelType type) {
-  return type == ModelType::mixtral || type == ModelType::qwen3_moe || type == ModelType::olmoe ||
-         type == ModelType::dots1;
+  return type == ModelType::mixtral || type == ModelType::qwen2_moe || type == ModelType::qwen3_moe ||
+         type == ModelType::olmoe || type == ModelType::dots1;
 }
 bool has_experts(const ModelConfig& m, int64_t layer) {
-  return has_experts(m.model_type) && layer >= m.first_k_dense_replace;
+  return has_experts(m.model_type) && layer >= m.first_k_dense_replace && (layer + 1) % m.decoder_sparse_step == 0 &&
+         !std::ranges::binary_search(m.mlp_only_layers, layer);
 }
+int64_t layers_with_experts(const ModelConfig& m) {
+  int64_t layers = 0;
+  for (int64_t l = 0; l < m.num_hidden_layers; ++l) layers += has_experts(m, l);
+  return layers;
+}
+bool has_expert_width(ModelType type) {
+  return type == ModelType::qwen2_moe || type == ModelType::qwen3_moe || type == ModelType::dots1;
+}
+bool has_dense_layer_keys(ModelType type) { return type == ModelType::qwen2_moe || type == ModelType::qwen3_moe; }
+bool has_shared_expert_gate(ModelType type) { return type == ModelType::qwen2_moe; }
 bool has_router_bias(ModelType type) { return type == ModelType::dots1; }
-int64_t shared_width(const ModelConfig& m) { return m.n_shared_experts * m.moe_intermediate_size; }
+int64_t shared_width(const ModelConfig& m) {  // a family has one of these keys
+  return m.n_shared_experts * m.moe_intermediate_size + m.shared_expert_intermediate_size;
+}
 
 ModelConfig model_defaults(ModelType type) {
   ModelConfig m;
   m.model_type = type;
-  m.attention_bias = has_gpt2_block(type) || type == ModelType::qwen2;
+  m.attention_bias = has_gpt2_block(type) || type == ModelType::qwen2 || type == ModelType::qwen2_moe;
   m.qk_norm =
       type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe || type == ModelType::dots1;
   m.norm_topk_prob = type == ModelType::mixtral;
@@ -362,9 +408,12 @@ void complete(ModelConfig& m) {
   if (m.skip_lambdas.size() == 1 && !m.skip_from.empty())
     m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
   if (!has_experts(m.model_type)) return;
-  if (m.moe_intermediate_size == 0 && !has_own_width(m.model_type)) m.moe_intermediate_size = m.intermediate_size;
-  // intermediate_size is the width of dense layers; the supported qwen3_moe models have no dense layers.
-  if (m.intermediate_size == 0 && m.first_k_dense_replace == 0) m.intermediate_size = m.moe_intermediate_size;
+  std::ranges::sort(m.mlp_only_layers);
+  m.mlp_only_layers.erase(std::unique(m.mlp_only_layers.begin(), m.mlp_only_layers.end()), m.mlp_only_layers.end());
+  if (m.moe_intermediate_size == 0 && !has_expert_width(m.model_type)) m.moe_intermediate_size = m.intermediate_size;
+  // Nothing has intermediate_size if there are no dense layers.
+  if (m.intermediate_size == 0 && layers_with_experts(m) == m.num_hidden_layers)
+    m.intermediate_size = m.moe_intermediate_size;
 }
 
 void validate(const ModelConfig& m, std::string_view where) {
@@ -376,10 +425,10 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_key(m.head_dim > 0, where, "head_dim", "hidden_size ", m.hidden_size,
               " is not a multiple of num_attention_heads ", m.num_attention_heads,
               "; change one of them or give head_dim");
-  require_key(m.intermediate_size > 0, where,
-              m.model_type == ModelType::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", "is required for ",
+  const bool dense = !has_expert_width(m.model_type) || layers_with_experts(m) < m.num_hidden_layers;
+  require_key(m.intermediate_size > 0, where, dense ? "intermediate_size" : "moe_intermediate_size", "is required for ",
               name_of(m.model_type));
-  require_key(!has_own_width(m.model_type) || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
+  require_key(!has_expert_width(m.model_type) || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
               "is required for ", name_of(m.model_type));
   require_size(where, "max_position_embeddings", m.max_position_embeddings);
   require_key(m.norm_eps > 0.0, where, "norm_eps", "expected more than 0, got ", m.norm_eps);

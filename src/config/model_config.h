@@ -15,7 +15,7 @@ namespace athanor {
 
 // athanor: Llama's block with every option open; a family of this program only.
 // vit: a vision transformer, which classifies images; all others are language models.
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor, vit };
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, athanor, vit };
 enum class RopeType { none, linear, llama3, yarn, proportional };
 // Tensors that a sublayer (attention or MLP) normalizes: its input, its output before the residual addition, or both.
 enum class SublayerNorm { before, after, both };
@@ -66,14 +66,18 @@ struct ModelConfig {
   int64_t moe_intermediate_size = 0;   // F of an expert; 0 = unset; complete() sets it to intermediate_size
   bool norm_topk_prob = false;         // normalize the top-k weights of a token to sum 1
   RouterScore scoring_func = RouterScore::softmax;
-  int64_t n_group = 1;                // groups of consecutive experts, of equal size
-  int64_t topk_group = 1;             // number of groups that a token's experts are chosen from
-  double routed_scaling_factor = 1;   // factor on the weights of a token's experts
-  int64_t n_shared_experts = 0;       // experts that every token passes, as one MLP whose width is the sum of theirs
-  int64_t first_k_dense_replace = 0;  // number of first layers that have a dense MLP of intermediate_size instead of
-                                      // experts
-  double router_aux_loss_coef = 0;    // coefficient of the load-balancing loss (ops/moe.h)
-  double router_z_loss_coef = 0;      // coefficient of the router's z-loss
+  int64_t n_group = 1;                   // groups of consecutive experts, of equal size
+  int64_t topk_group = 1;                // number of groups that a token's experts are chosen from
+  double routed_scaling_factor = 1;      // factor on the weights of a token's experts
+  int64_t n_shared_experts = 0;          // experts that every token passes, as one MLP whose width is the sum of theirs
+  int64_t first_k_dense_replace = 0;     // number of first layers that have a dense MLP of intermediate_size instead of
+                                         // experts
+  std::vector<int64_t> mlp_only_layers;  // further layers with such a dense MLP, in ascending order
+  int64_t decoder_sparse_step = 1;       // of the other layers only every n-th one has experts, the n-th layer first
+  int64_t shared_expert_intermediate_size = 0;  // qwen2_moe: width of the shared expert, whose output is multiplied by
+                                                // a sigmoid gate
+  double router_aux_loss_coef = 0;              // coefficient of the load-balancing loss (ops/moe.h)
+  double router_z_loss_coef = 0;                // coefficient of the router's z-loss
   // Options of model_type athanor; in every other family their values are fixed.
   Activation hidden_act = Activation::silu;  // activation of the MLP
   bool gated_mlp = true;                     // down(act(gate(x)) up(x)) instead of down(act(up(x)))
@@ -143,12 +147,20 @@ inline int64_t input_tokens(const ModelConfig& m) { return reads_images(m) ? 2 :
 // True if blocks are those of GPT-2: LayerNorm, an MLP without a gate, biases everywhere, positions from a table.
 bool has_gpt2_block(ModelType);
 bool norms_all_heads(ModelType);  // qk_norm normalizes all heads together
-// True if the family can have experts; and if this layer has them.
+// True if the family can have experts; and if this layer has them. Layers without experts have a dense MLP of
+// intermediate_size.
 bool has_experts(ModelType);
 bool has_experts(const ModelConfig&, int64_t layer);
+int64_t layers_with_experts(const ModelConfig&);
+// True if moe_intermediate_size, the width of an expert, is a key of the family's config.json.
+bool has_expert_width(ModelType);
+// True if mlp_only_layers and decoder_sparse_step are keys of the family's config.json.
+bool has_dense_layer_keys(ModelType);
 // True if expert selection adds a bias to the router's scores (e_score_correction_bias).
 bool has_router_bias(ModelType);
-// Sum of the widths of the shared experts.
+// True if a sigmoid gate scales the output of the shared expert.
+bool has_shared_expert_gate(ModelType);
+// Sum of the widths of the shared experts; 0: none.
 int64_t shared_width(const ModelConfig&);
 
 // Fills num_key_value_heads, head_dim and intermediate_size where they are 0.

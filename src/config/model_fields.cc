@@ -106,6 +106,28 @@ void apply_dependent(const Dependent& keys, const std::string& path, ModelConfig
   }
 }
 
+void read_layers(ModelConfig& out, const Json& value, const std::string& path, Notices) {
+  out.mlp_only_layers.clear();
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of layers, counted from 0");
+  for (size_t i = 0; i < value.items.size(); ++i)
+    out.mlp_only_layers.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16)));
+}
+Json write_layers(const ModelConfig& in) {
+  if (in.mlp_only_layers.empty()) return Json();
+  Json list = Json::array();
+  for (const int64_t layer : in.mlp_only_layers) list.items.push_back(Json::of(layer));
+  return list;
+}
+Json layers_schema() {
+  Json list = Json::object(), layer = Json::object();
+  layer.set("type", Json::of("integer"));
+  layer.set("minimum", Json::of(int64_t{0}));
+  list.set("type", Json::of("array"));
+  list.set("items", std::move(layer));
+  return null_or(std::move(list));
+}
+
 void read_scaling(ModelConfig& out, const Json& value, const std::string& path, Notices notices) {
   out.rope_scaling = {};
   if (!value.is(Json::Kind::null)) read_fields(rope_scaling_fields(), value, path, out.rope_scaling, notices);
@@ -163,13 +185,13 @@ std::vector<Field<ModelConfig>> model_fields() {
              "RoPE scaling for longer contexts; also accepted as rope_parameters")
           .unset_is("null"),
       number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
-             "sliding-window size, including the token itself (mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1, "
-             "athanor); null or 0 = full causal attention")
+             "sliding-window size, including the token itself (mistral, mixtral, qwen2, qwen3, qwen2_moe, "
+             "qwen3_moe, dots1, athanor); null or 0 = full causal attention")
           .or_word("null", 0),
       option("attention_bias", &M::attention_bias, refused,
              "bias of the Q, K and V projections (athanor: also of the output projection); fixed by the family except "
              "athanor")
-          .unset_is("gpt2, qwen2, vit: true"),
+          .unset_is("gpt2, qwen2, qwen2_moe, vit: true"),
       option("qk_norm", &M::qk_norm, refused,
              "RMSNorm of Q and K per head (olmoe: over all heads together); fixed by the family except athanor")
           .unset_is("qwen3, qwen3_moe, olmoe, dots1: true"),
@@ -182,7 +204,7 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("num_experts", &M::num_experts, between(0, 4096), refused, "",
-             "mixtral, qwen3_moe, olmoe, dots1: experts per layer; null or 0 = no experts")
+             "mixtral, qwen2_moe, qwen3_moe, olmoe, dots1: experts per layer; null or 0 = no experts")
           .or_word("null", 0)
           .synonym({"num_local_experts", "n_routed_experts"}),
       number("num_experts_per_tok", &M::num_experts_per_tok, between(0, 4096), refused, "",
@@ -191,7 +213,7 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "",
              "intermediate size of an expert")
           .or_word("null", 0)
-          .unset_is("qwen3_moe, dots1: required; mixtral, olmoe: intermediate_size"),
+          .unset_is("qwen2_moe, qwen3_moe, dots1: required; mixtral, olmoe: intermediate_size"),
       option("norm_topk_prob", &M::norm_topk_prob, refused,
              "normalize the router weights of a token's chosen experts to sum to 1 (mixtral: always)")
           .unset_is("mixtral: true; others: false"),
@@ -216,10 +238,23 @@ std::vector<Field<ModelConfig>> model_fields() {
              "dots1: number of first layers with a dense feed-forward layer of intermediate_size instead of experts; "
              "null = 0")
           .or_word("null", 0),
+      custom("mlp_only_layers", Custom<M>{read_layers, write_layers, layers_schema, "null, or list of integers"},
+             refused,
+             "qwen2_moe, qwen3_moe: layers (from 0) with a dense feed-forward layer of intermediate_size instead of "
+             "experts; null or [] = none")
+          .unset_is("null"),
+      number("decoder_sparse_step", &M::decoder_sparse_step, between(1, 1 << 16), refused, "",
+             "qwen2_moe, qwen3_moe: n = only every n-th layer has experts, if mlp_only_layers does not list it; the "
+             "others have a dense feed-forward layer"),
+      number("shared_expert_intermediate_size", &M::shared_expert_intermediate_size, between(0, 1 << 24), refused, "",
+             "qwen2_moe: intermediate size of the shared expert, which processes every token; its output is multiplied "
+             "by the sigmoid of a learned linear function of the token")
+          .or_word("null", 0)
+          .unset_is("qwen2_moe: required; others: null"),
       number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
              "coefficient of the auxiliary load-balancing loss E / (k T^2) sum_i c_i sum_t p_ti of each sequence and "
              "layer (1 if balanced), where p are scores normalized to sum to 1; 0 = off")
-          .unset_is("olmoe: 0.01; mixtral, qwen3_moe: 0.001; dots1: 0"),
+          .unset_is("olmoe: 0.01; mixtral, qwen2_moe, qwen3_moe: 0.001; dots1: 0"),
       number(
           "router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
           "coefficient of the router z-loss of each layer, the mean over tokens of (log sum exp(logits))^2; 0 = off"),

@@ -84,9 +84,7 @@ constexpr OnlyValues kOnly[] = {
     {"hidden_dropout", "0", "dropout is not supported"},
     {"hidden_dropout_prob", "0", "dropout is not supported"},
     {"attention_probs_dropout_prob", "0", "dropout is not supported"},
-    {"qkv_bias", "true", "vit has biases in all layers"},
-    {"decoder_sparse_step", "1", "all layers have experts"},
-    {"mlp_only_layers", "[] null", "all layers have experts"},
+    {"qkv_bias", "true", "vit has biases in all layers, qwen2_moe of Q, K and V"},
     {"moe_layer_freq", "1", "all layers have experts, but the first_k_dense_replace first ones"},
     {"topk_method", "\"noaux_tc\"", "experts are chosen by their scores plus a bias that is not trained by gradients"},
     {"router_jitter_noise", "0", "the router adds no noise"},
@@ -165,6 +163,10 @@ constexpr std::pair<ModelType, std::string_view> kDefaults[] = {
     {mixtral, R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072,
         "rope_theta": 1000000.0, "bos_token_id": 1, "eos_token_id": 2, "num_experts": 8, "num_experts_per_tok": 2})"},
+    {qwen2_moe, R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 32768, "norm_eps": 1e-06,
+        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632})"},
     {qwen3_moe, R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
         "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 32768, "norm_eps": 1e-06,
         "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})"},
@@ -185,8 +187,8 @@ bool gives(const Json& model, const std::vector<Field<ModelConfig>>& fields, std
   return std::ranges::any_of(model.keys, [&](const std::string& k) { return find_field(fields, k) == option; });
 }
 
-// Published files of qwen2, qwen3 and qwen3_moe give a window that is used only if their switch is on. Versions of the
-// qwen3_moe class differ in which layers have it, so such a file must list them.
+// Published files of qwen2, qwen3, qwen2_moe and qwen3_moe give a window that is used only if their switch is on.
+// Versions of the classes of qwen2_moe and qwen3_moe differ in which layers have it, so such a file must list them.
 void default_window(Json& model, const std::string& path, ModelType family, Notices notices) {
   const Json* window = model.find("sliding_window");
   const Json* on = model.find("use_sliding_window");
@@ -196,8 +198,11 @@ void default_window(Json& model, const std::string& path, ModelType family, Noti
                            " is not used: use_sliding_window is not given, and false by default"));
   if (silent) model.set("use_sliding_window", Json::of(false));
   if (silent || !on->boolean) return;
+  if (family == qwen2_moe && !model.find("layer_types"))
+    bad_value(*on, dotted(path, "use_sliding_window"),
+              "false, or true with layer_types (versions of transformers differ in the layers that have the window)");
   if (!window) model.set("sliding_window", Json::of(kWindowOfQwen));
-  if (family != qwen3_moe && !model.find("max_window_layers"))
+  if (family != qwen2_moe && family != qwen3_moe && !model.find("max_window_layers"))
     model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
 }
 
@@ -324,7 +329,8 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   if (!filled.empty() && notices)
     notices->push_back(cat(model.where, ": ", path, ": keys missing from the file have the defaults of transformers' ",
                            name_of(family), ": ", filled));
-  if (family == qwen2 || family == qwen3 || family == qwen3_moe) default_window(model, path, family, notices);
+  if (family == qwen2 || family == qwen3 || family == qwen2_moe || family == qwen3_moe)
+    default_window(model, path, family, notices);
   if (family == dots1) default_dots1(model);
   default_scaling(model, path);
 }

@@ -342,7 +342,7 @@ bool shares_key_heads(const ModelConfig& m, int64_t ranks) {
 }
 std::string tensor_sizes(const ModelConfig& m) {
   constexpr int64_t kMost = 1024;  // largest size that is listed
-  const int64_t all = std::gcd(m.num_attention_heads, m.intermediate_size);
+  const int64_t all = std::gcd(std::gcd(m.num_attention_heads, m.intermediate_size), shared_width(m));
   std::string text;
   for (int64_t n = 1; n <= std::min(all, kMost); ++n)
     if (all % n == 0 && shares_key_heads(m, n)) text += cat(text.empty() ? "" : ", ", n);
@@ -374,6 +374,7 @@ void validate_tensor_parallel(const Config& c) {
   divides("num_attention_heads", m.num_attention_heads, m.num_attention_heads % ranks == 0);
   divides("num_key_value_heads", m.num_key_value_heads, shares_key_heads(m, ranks));
   divides("intermediate_size", m.intermediate_size, m.intermediate_size % ranks == 0);
+  divides("the width of shared experts", shared_width(m), shared_width(m) % ranks == 0);
   require(c.qk_clip_threshold == 0.0 || m.num_key_value_heads % ranks == 0,
           "qk_clip_threshold: with tensor_parallel_size ", ranks, " several ranks have the same of the ",
           m.num_key_value_heads,

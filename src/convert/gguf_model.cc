@@ -69,7 +69,10 @@ class GgufModelWriter {
   void refuse_what_differs() const {
     const bool dots = m_.model_type == ModelType::dots1;
     if (dots && m_.n_group > 1) refuse("n_group", "llama.cpp's dots1 has no groups of experts");
-    if (has_experts(m_.model_type) && !dots && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
+    if (!dots && layers_with_experts(m_) > 0 && layers_with_experts(m_) < m_.num_hidden_layers)
+      refuse(m_.decoder_sparse_step > 1 ? "decoder_sparse_step" : "mlp_only_layers",
+             cat("llama.cpp's ", arch_, " has experts in all layers"));
+    if (has_experts(m_.model_type) && !dots && m_.norm_topk_prob != gguf_divides_weights(m_.model_type))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
@@ -98,6 +101,8 @@ class GgufModelWriter {
       file_.set(key("expert_used_count"), uint32_t(m_.num_experts_per_tok));
       file_.set(key("expert_feed_forward_length"), uint32_t(m_.moe_intermediate_size));
     }
+    if (has_shared_expert_gate(m_.model_type))
+      file_.set(key("expert_shared_feed_forward_length"), uint32_t(m_.shared_expert_intermediate_size));
     if (m_.model_type == ModelType::dots1) {
       file_.set(key("leading_dense_block_count"), uint32_t(m_.first_k_dense_replace));
       file_.set(key("expert_shared_count"), uint32_t(m_.n_shared_experts));

@@ -32,6 +32,10 @@ const std::map<std::string, std::string>& block_names() {
       {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
       {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
       {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+      {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+      {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+      {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+      {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
       {"block_sparse_moe.gate", "ffn_gate_inp"},
   };
   return names;
@@ -51,6 +55,8 @@ const char* gguf_architecture(ModelType type) {
       return "qwen2";
     case ModelType::qwen3:
       return "qwen3";
+    case ModelType::qwen2_moe:
+      return "qwen2moe";
     case ModelType::qwen3_moe:
       return "qwen3moe";
     case ModelType::olmoe:
@@ -100,12 +106,15 @@ std::optional<ExpertName> expert_name(const std::string& name) {
   return ExpertName{cat("blk.", layer, ".", it->second, name.substr(end)), std::stoll(name.substr(number))};
 }
 
+bool is_row_vector(const std::string& name) { return name.ends_with(".mlp.shared_expert_gate.weight"); }
+
 GgufLayout gguf_layout(const ModelConfig& m, const ModelFolder::Weight& w) {
   GgufLayout layout{.shape = {w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank}};
   layout.transposed = w.shape.rank == 2 && w.name.starts_with("transformer.h.");
   layout.interleaved = std::string_view(gguf_architecture(m.model_type)) == "llama" &&
                        (w.name.ends_with("q_proj.weight") || w.name.ends_with("k_proj.weight"));
   if (layout.transposed) std::swap(layout.shape[0], layout.shape[1]);
+  if (is_row_vector(w.name)) layout.shape.erase(layout.shape.begin());
   return layout;
 }
 

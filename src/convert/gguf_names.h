@@ -15,6 +15,9 @@ namespace athanor {
 const char* gguf_architecture(ModelType type);
 std::string gguf_name(const std::string& name);  // GGUF name of a Hugging Face tensor
 
+// True if llama.cpp divides the weights of a token's experts by their sum; for dots1 a key says so.
+inline bool gguf_divides_weights(ModelType type) { return type != ModelType::olmoe && type != ModelType::qwen2_moe; }
+
 inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func for sigmoid scores
 
 // A matrix of one expert. GGUF stores the matrices of all experts of a layer as one tensor [experts, rows, columns].
@@ -23,6 +26,9 @@ struct ExpertName {
   int64_t number;
 };
 std::optional<ExpertName> expert_name(const std::string& name);  // nullopt: not an expert's matrix
+
+// True for a matrix [1, columns] that GGUF stores as a vector [columns].
+bool is_row_vector(const std::string& name);
 
 // Layout of a weight in GGUF.
 struct GgufLayout {

@@ -24,6 +24,8 @@ class ConfigReader {
       m_ = model_defaults(ModelType::qwen2);
     else if (arch_ == "qwen3")
       m_ = model_defaults(ModelType::qwen3);
+    else if (arch_ == "qwen2moe")
+      m_ = model_defaults(ModelType::qwen2_moe);
     else if (arch_ == "qwen3moe")
       m_ = model_defaults(ModelType::qwen3_moe);
     else if (arch_ == "olmoe")
@@ -32,7 +34,7 @@ class ConfigReader {
       m_ = model_defaults(ModelType::dots1);
     else
       refuse(cat("general.architecture is ", printable(arch_),
-                 "; known are gpt2, llama, qwen2, qwen3, qwen3moe, olmoe and dots1"));
+                 "; known are gpt2, llama, qwen2, qwen3, qwen2moe, qwen3moe, olmoe and dots1"));
   }
 
   ModelConfig config() {
@@ -112,11 +114,14 @@ class ConfigReader {
     }
     m_.num_experts = size("expert_count");
     m_.num_experts_per_tok = size("expert_used_count");
-    m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as in llama.cpp
-    const bool dots = m_.model_type == ModelType::dots1;
-    if (m_.model_type == ModelType::qwen3_moe || dots) m_.moe_intermediate_size = size("expert_feed_forward_length");
-    if (dots) add_routing();
-    for (int64_t layer = m_.first_k_dense_replace; layer < m_.num_hidden_layers; ++layer) {
+    m_.norm_topk_prob = gguf_divides_weights(m_.model_type);
+    if (has_expert_width(m_.model_type)) m_.moe_intermediate_size = size("expert_feed_forward_length");
+    if (has_shared_expert_gate(m_.model_type))
+      m_.shared_expert_intermediate_size =
+          find("expert_shared_feed_forward_length") ? size("expert_shared_feed_forward_length") : m_.intermediate_size;
+    if (m_.model_type == ModelType::dots1) add_routing();
+    for (int64_t layer = 0; layer < m_.num_hidden_layers; ++layer) {
+      if (!has_experts(m_, layer)) continue;
       const std::string name = cat("blk.", layer, ".ffn_gate_exps.weight");
       const auto it = file_.tensors().find(name);
       const int64_t stored = it == file_.tensors().end() ? 0 : it->second.shape.front();
@@ -157,6 +162,7 @@ GgufWeights::Place GgufWeights::place_of(const std::string& name) const {
 
 Shape GgufWeights::shape_of(const std::string& name) const {
   const Place place = place_of(name);
+  if (is_row_vector(name)) return {place.rows, place.stored->columns()};
   if (place.stored->shape.size() == 1) return {place.stored->shape[0]};
   const Shape shape{place.rows, place.stored->columns()};
   return gguf_layout({}, {name, DType::f32, shape}).transposed ? Shape{shape[1], shape[0]} : shape;

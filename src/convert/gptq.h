@@ -53,8 +53,9 @@ struct GptqExport {
 enum class GptqTensor : uint8_t { qweight, qzeros, scales, g_idx };
 std::string gptq_name(const std::string& weight, GptqTensor);
 
-// "quantization_config" for config.json, a JSON object. routers: the model has routers, which are not quantized.
-std::string quantization_config_json(const GptqOptions&, bool routers);
+// "quantization_config" for config.json, a JSON object. floats: regular expression, as JSON text, of the layers that
+// are not quantized; empty: none.
+std::string quantization_config_json(const GptqOptions&, const std::string& floats);
 
 // The four tensors of a weight, which is quantized when the first of them is written. Folder and export must outlive
 // them. Throws Error(usage) if the shape does not fit bits or group size.

@@ -61,12 +61,12 @@ std::string gptq_name(const std::string& weight, GptqTensor tensor) {
   return weight.substr(0, weight.rfind('.') + 1) + kNames[size_t(tensor)];
 }
 
-std::string quantization_config_json(const GptqOptions& o, bool routers) {
+std::string quantization_config_json(const GptqOptions& o, const std::string& floats) {
   return cat(R"({"quant_method": "gptq", "checkpoint_format": "gptq", "bits": )", o.bits, R"(, "group_size": )",
              o.group > 0 ? o.group : -1, R"(, "desc_act": )", o.act_order ? "true" : "false",
              R"(, "sym": true, "damp_percent": )", o.damping,
              R"(, "static_groups": false, "true_sequential": false, "lm_head": false)",
-             routers ? R"(, "dynamic": {"-:.*\\.gate$": {}})" : "", "}");
+             floats.empty() ? "" : cat(R"(, "dynamic": {"-:)", floats, R"(": {}})"), "}");
 }
 
 std::vector<TensorData> gptq_matrix(const ModelFolder& model, const std::string& name, const GptqExport& x) {

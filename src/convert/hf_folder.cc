@@ -129,10 +129,17 @@ std::vector<std::string> float_modules(const ModelFolder& model) {
   return modules;
 }
 
+// Regular expression, as JSON text, of the linear layers in blocks that GPTQ's readers must not take for quantized
+// ones.
+std::string float_layers(ModelType family) {
+  if (has_shared_expert_gate(family)) return R"(.*\\.(shared_expert_)?gate$)";
+  return has_experts(family) ? R"(.*\\.gate$)" : "";
+}
+
 // "quantization_config" for config.json; empty for plain weights.
 std::string quantization_config(const ModelFolder& model, const HfFolderOptions& options) {
   if (options.nested_nf4) return nf4_config_json(*options.nested_nf4);
-  if (options.gptq) return quantization_config_json(options.gptq->options, has_experts(model.config().model_type));
+  if (options.gptq) return quantization_config_json(options.gptq->options, float_layers(model.config().model_type));
   if (options.ints) return quantization_config_json(*options.ints, float_modules(model));
   return options.fp8 ? quantization_config_json(*options.fp8, float_modules(model)) : "";
 }

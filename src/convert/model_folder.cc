@@ -526,6 +526,16 @@ std::string weights_fingerprint(const ModelFolder& model) {
   return xxh3_hex(all);
 }
 
+namespace {
+
+std::string list_of(std::span<const int64_t> numbers) {
+  std::string text = "[";
+  for (const int64_t n : numbers) text += cat(text.size() > 1 ? ", " : "", n);
+  return text + "]";
+}
+
+}  // namespace
+
 void require_same_model(const ModelFolder& from, const ModelConfig& run, const std::string& key) {
   const ModelConfig& have = from.config();
   std::string refused;
@@ -549,6 +559,9 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run, const s
   same("routed_scaling_factor", have.routed_scaling_factor, run.routed_scaling_factor);
   same("n_shared_experts", have.n_shared_experts, run.n_shared_experts);
   same("first_k_dense_replace", have.first_k_dense_replace, run.first_k_dense_replace);
+  same("mlp_only_layers", list_of(have.mlp_only_layers), list_of(run.mlp_only_layers));
+  same("decoder_sparse_step", have.decoder_sparse_step, run.decoder_sparse_step);
+  same("shared_expert_intermediate_size", have.shared_expert_intermediate_size, run.shared_expert_intermediate_size);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
   if (const std::string option = differing_option(have, run); !option.empty())

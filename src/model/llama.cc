@@ -1,8 +1,9 @@
 // Llama and related families [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped-query
 // attention. Qwen2 adds a QKV bias, Qwen3 QK-norm, Mistral a sliding window, all set by the config. Mixtral [Jiang et
-// al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer; so has dots1
-// [rednote 2025], routed as in DeepSeek-V3, with shared experts and with dense first layers. The family athanor can
-// combine these options, and some options of published speed runs, freely.
+// al. 2024], Qwen2-MoE, Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer;
+// so has dots1 [rednote 2025], routed as in DeepSeek-V3. dots1 and Qwen2-MoE have shared experts, those of Qwen2-MoE
+// with a gate; these two and Qwen3-MoE may have dense layers. The family athanor can combine the other options, and
+// some options of published speed runs, freely.
 #include "model/families.h"
 
 namespace athanor {
@@ -67,8 +68,9 @@ class Llama final : public Model {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
       if (!w.mlp.up.w) return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
       auto [of_shared, of_routed] = fork(c, std::move(y));
-      return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2),
-                 [&, &y = of_shared](Var residual) { return mlp(net(c), std::move(y), w.mlp, std::move(residual)); });
+      return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2), [&, &y = of_shared](Var residual) {
+        return add_shared_experts(c, std::move(residual), std::move(y), w);
+      });
     }
     auto [h2, y] = fork_input(c, std::move(after), w.norm2, w.mlp.up);
     return add_branch(net(c), l, std::move(h2), w.mlp.down.w, [&, &y = y](Var residual) {
@@ -94,6 +96,7 @@ class Llama final : public Model {
     Linear out;
     Norm norm2, output_norm2;  // of the feed-forward layer's input and output
     Mlp mlp;                   // the dense layer, or all shared experts as one layer
+    Linear shared_gate;        // [1, C]: gate of the shared experts' output; optional
     Moe experts;
   };
 
@@ -110,6 +113,15 @@ class Llama final : public Model {
     if (!norms_outputs()) return sublayer(std::move(residual));
     Var y = finish(c, fork_norm(net(c), sublayer(Var{}), output));
     return residual ? add(c, std::move(residual), std::move(y)) : std::move(y);
+  }
+
+  // residual + sigmoid(gate) mlp(y), or without a gate residual + mlp(y).
+  Var add_shared_experts(Ctx& c, Var residual, Var y, const Layer& w) {
+    if (!w.shared_gate.w) return mlp(net(c), std::move(y), w.mlp, std::move(residual));
+    auto [of_experts, of_gate] = fork(c, std::move(y));
+    Var gate = linear(net(c), std::move(of_gate), w.shared_gate);  // [N, 1]
+    Var out = mlp(net(c), std::move(of_experts), w.mlp, {});       // [N, C]
+    return gated_sum(net(c), std::move(residual), std::move(out), std::move(gate));
   }
 
   // Adds the block output named by skip_from to the stream, before a block or at the end.
@@ -173,7 +185,13 @@ class Llama final : public Model {
     }
     w.experts = declare_experts(p, u);
     if (router_bias_) w.experts.bias = router_bias_, w.experts.row = l - m.first_k_dense_replace;
-    if (m.n_shared_experts > 0) w.mlp = declare_mlp(p + "mlp.shared_experts.", u, c, shared_width(m));
+    if (shared_width(m) == 0) return w;
+    const bool gated = has_shared_expert_gate(m.model_type);
+    w.mlp = declare_mlp(p + (gated ? "mlp.shared_expert." : "mlp.shared_experts."), u, c, shared_width(m));
+    if (!gated) return w;
+    const std::string g = p + "mlp.shared_expert_gate";
+    w.shared_gate.w = matrix(g, u, {{g + ".weight", {1, c}}}, init_std(), {}, false, PartialGradient::of_rows);
+    params_.belongs_to_router(w.shared_gate.w);  // read in the precision of routers
     return w;
   }
 

@@ -14,6 +14,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::qwen3:
     case ModelType::mistral:
     case ModelType::mixtral:
+    case ModelType::qwen2_moe:
     case ModelType::qwen3_moe:
     case ModelType::olmoe:
     case ModelType::dots1:

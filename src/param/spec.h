@@ -63,7 +63,7 @@ struct ParamSpec {
   int attention = -1;               // layer of the attention whose q, k and v are its outputs; -1: none
   bool read_by_rows = false;        // look-ups read its values even if GEMMs read quantized ones
   bool low_precision = false;       // GEMMs read it and the other operand quantized
-  bool router = false;              // the matrix of a router, which is not quantized
+  bool router = false;              // matrix of a router or of a shared expert's gate, which is not quantized
   bool gathered_quantized = false;  // ranks that shard it gather it quantized: ParamStore::Unit::quantized
   // Its rows are those of `experts` equal matrices; each token uses `chosen` of these.
   int64_t experts = 1, chosen = 1;

@@ -99,6 +99,8 @@ std::vector<Width> plan_widths(const std::string& list, const ModelConfig& model
     };
     scale("intermediate_size", model.intermediate_size);
     if (has_experts(model.model_type)) scale("moe_intermediate_size", model.moe_intermediate_size);
+    if (has_shared_expert_gate(model.model_type))
+      scale("shared_expert_intermediate_size", model.shared_expert_intermediate_size);
     scale("num_attention_heads", model.num_attention_heads);
     scale("num_key_value_heads", model.num_key_value_heads);
     for (const Width& other : widths)

@@ -47,7 +47,7 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
   };
   consider("hidden_size", m.hidden_size, work.width);
   consider("head_dim", m.head_dim, work.attention);
-  if (m.model_type == ModelType::qwen3_moe || m.model_type == ModelType::dots1)
+  if (has_expert_width(m.model_type))
     consider("moe_intermediate_size", m.moe_intermediate_size, work.mlp);
   else
     consider("intermediate_size", m.intermediate_size, work.mlp);

@@ -84,7 +84,7 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   model_refused(with_key(llama_json(), "quantization_config", gptq), {"quantization_config", "gptq"});
   EXPECT_EQ(read_model(with_key(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
   model_refused(with_key(llama_json(), "num_local_experts", 8), {"num_experts", "llama has no experts"});
-  model_refused(with_key(llama_json(), "n_routed_experts", 8), {"num_experts", "mixtral, qwen3_moe"});
+  model_refused(with_key(llama_json(), "n_routed_experts", 8), {"num_experts", "mixtral, qwen2_moe"});
   EXPECT_EQ(read_model(with_key(llama_json(), "num_experts", 0)).hidden_size, 64);
   model_refused(with_key(llama_json(), "model_type", "lama"), {"gpt2, llama", "did you mean \"llama\"?"});
   json qwen = with_key(with_key(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
@@ -212,9 +212,13 @@ TEST(ModelConfig, DefaultsMatchTransformersConfigClasses) {
       "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64,
       "max_position_embeddings": 1024, "norm_eps": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": true,
       "bos_token_id": 50256, "eos_token_id": 50256, "sliding_window": 0, "attention_bias": true})");
-  json mixtral = with_key(mistral, "sliding_window", 0), qwen3_moe = qwen3, olmoe = llama;
+  json mixtral = with_key(mistral, "sliding_window", 0), qwen2_moe = qwen2, qwen3_moe = qwen3, olmoe = llama;
   mixtral.update(json::parse(R"({"norm_eps": 1e-5, "rope_theta": 1e6, "num_experts": 8, "num_experts_per_tok": 2,
       "router_aux_loss_coef": 0.001})"));
+  qwen2_moe.update(json::parse(R"({"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+      "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+      "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "norm_topk_prob": false,
+      "router_aux_loss_coef": 0.001, "decoder_sparse_step": 1, "mlp_only_layers": []})"));
   qwen3_moe.update(json::parse(R"({"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
       "num_key_value_heads": 4, "head_dim": 64, "num_experts": 128, "num_experts_per_tok": 8,
       "moe_intermediate_size": 768, "norm_topk_prob": false, "router_aux_loss_coef": 0.001})"));
@@ -228,6 +232,7 @@ TEST(ModelConfig, DefaultsMatchTransformersConfigClasses) {
                                        {"qwen3", qwen3},
                                        {"gpt2", gpt2},
                                        {"mixtral", mixtral},
+                                       {"qwen2_moe", qwen2_moe},
                                        {"qwen3_moe", qwen3_moe},
                                        {"olmoe", olmoe}}) {
     const json whole = with_key(values, "model_type", family);
@@ -386,7 +391,6 @@ TEST(ModelConfig, ReadsTheExpertKeysOfEachFamily) {
     none.erase("num_local_experts");
     model_refused(none, {"num_experts", "required", family});
     model_refused(with_key(experts_json(family), "num_experts_per_tok", 7), {"num_experts_per_tok", "6, got 7"});
-    model_refused(with_key(experts_json(family), "mlp_only_layers", {0}), {"mlp_only_layers", "all layers"});
   }
   model_refused(with_key(experts_json("mixtral"), "norm_topk_prob", false), {"norm_topk_prob", "mixtral"});
   model_refused(with_key(experts_json("olmoe"), "moe_intermediate_size", 4), {"moe_intermediate_size", "128"});

@@ -80,6 +80,12 @@ TEST(Validate, TensorParallelSizeMustDivideHeadsAndWidths) {
   const std::string olmoe = R"({"model_type":"olmoe","vocab_size":96,"hidden_size":32,"num_hidden_layers":1,
     "num_attention_heads":4,"intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"max_position_embeddings":32})";
   with.accepts({"tensor_parallel_size=2", "sequence_parallel=true", cat("model=", olmoe)});
+  const std::string shared = R"({"model_type":"qwen2_moe","vocab_size":96,"hidden_size":32,"num_hidden_layers":1,
+    "num_attention_heads":4,"intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"max_position_embeddings":32,
+    "moe_intermediate_size":24,"shared_expert_intermediate_size":62})";
+  with.accepts({"tensor_parallel_size=2", "sequence_parallel=true", cat("model=", shared)});
+  with.refuses({"tensor_parallel_size=4", "sequence_parallel=true", cat("model=", shared)},
+               {"tensor_parallel_size", "shared experts 62", "among 4 ranks", "1, 2"});
   for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "schedule_free_adamw", "muon", "normuon"})
     with.accepts({"tensor_parallel_size=2", cat("optimizer=", optimizer), "schedule.lr_decay_style=constant"});
   for (const char* optimizer : {"lamb", "adafactor"})

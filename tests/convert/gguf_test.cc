@@ -55,7 +55,7 @@ GgufOptions floats(GgmlType type) { return {.mixture = mixture_of_floats(type)};
 TEST_F(Gguf, EveryFamilyIsWritten) {
   for (const ModelType family :
        {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2, ModelType::qwen3, ModelType::mixtral,
-        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1})
+        ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1})
     for (const GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
       fill(shape(family), DType::bf16);
       const std::string name = cat(name_of(family), int(type));
@@ -124,6 +124,16 @@ TEST_F(Gguf, GroupedRoutingIsRefused) {
   m.num_experts = 4, m.n_group = 2;
   fill(m, DType::f32);
   EXPECT_ERROR(write_gguf(ModelFolder(write("groups")), at("g.gguf"), floats(GgmlType::f32)), "n_group", "no groups");
+}
+
+TEST_F(Gguf, LayersWithoutExpertsAreRefused) {
+  for (const ModelType family : {ModelType::qwen2_moe, ModelType::qwen3_moe}) {
+    ModelConfig m = shape(family);
+    m.mlp_only_layers = {0};
+    fill(m, DType::f32);
+    const ModelFolder folder(write(cat(name_of(family), " dense")));
+    EXPECT_ERROR(write_gguf(folder, at("g.gguf"), floats(GgmlType::f32)), "mlp_only_layers", "experts in all layers");
+  }
 }
 
 TEST_F(Gguf, TensorsAreSortedByLayerThenName) {
@@ -210,8 +220,9 @@ TEST_F(Gguf, MixtureThatFitsNoMatrixIsRefused) {
 }
 
 TEST_F(Gguf, FilesRoundTrip) {
-  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
-                                 ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1}) {
+  for (const ModelType family :
+       {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3, ModelType::mixtral, ModelType::qwen2_moe,
+        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
     if (family == ModelType::dots1) m.norm_topk_prob = true, m.routed_scaling_factor = 2.5;
@@ -227,6 +238,7 @@ TEST_F(Gguf, FilesRoundTrip) {
     EXPECT_EQ(read.config().routed_scaling_factor, original.config().routed_scaling_factor);
     EXPECT_EQ(read.config().n_shared_experts, original.config().n_shared_experts);
     EXPECT_EQ(read.config().first_k_dense_replace, original.config().first_k_dense_replace);
+    EXPECT_EQ(read.config().shared_expert_intermediate_size, original.config().shared_expert_intermediate_size);
     EXPECT_EQ(read.config().norm_eps, original.config().norm_eps);  // stored as f32
     EXPECT_EQ(read.config().head_dim, original.config().head_dim);
     EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);

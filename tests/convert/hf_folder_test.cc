@@ -20,9 +20,9 @@
 namespace athanor::test {
 namespace {
 
-constexpr ModelType kFamilies[] = {ModelType::gpt2,      ModelType::llama,   ModelType::qwen2,
-                                   ModelType::qwen3,     ModelType::mistral, ModelType::mixtral,
-                                   ModelType::qwen3_moe, ModelType::olmoe,   ModelType::dots1};
+constexpr ModelType kFamilies[] = {ModelType::gpt2,    ModelType::llama,   ModelType::qwen2,     ModelType::qwen3,
+                                   ModelType::mistral, ModelType::mixtral, ModelType::qwen2_moe, ModelType::qwen3_moe,
+                                   ModelType::olmoe,   ModelType::dots1};
 
 class HfFolder : public ModelScratch {
  protected:

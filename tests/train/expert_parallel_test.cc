@@ -93,7 +93,7 @@ TEST(ExpertParallel, MatchesOneRankWithShards) {
 
 // Sequence-parallel ranks route their own rows of the residual stream; the router's loss is that of whole sequences.
 TEST(ExpertParallel, MatchesOneRankWithTensorAndContextParallelism) {
-  for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
+  for (const ModelType type : {ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::dots1}) {
     Setting s{.type = type, .length = 8, .balance = 2};
     const Curve want = ranks::train(s);
     s.tensor = 2, s.sequence = true;
@@ -104,12 +104,14 @@ TEST(ExpertParallel, MatchesOneRankWithTensorAndContextParallelism) {
         ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
       }
   }
-  Setting s{.type = ModelType::dots1, .length = 8};
-  const Curve want = ranks::train(s);
-  s.shards = s.experts = 2;
-  for (const auto& [context, tensor, stage] : {std::tuple{2, 1, 0}, {2, 1, 3}, {1, 2, 1}, {2, 2, 1}}) {
-    s.context = context, s.tensor = tensor, s.sequence = tensor > 1, s.stage = stage;
-    ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  for (const ModelType type : {ModelType::dots1, ModelType::qwen2_moe}) {
+    Setting s{.type = type, .length = 8};
+    const Curve want = ranks::train(s);
+    s.shards = s.experts = 2;
+    for (const auto& [context, tensor, stage] : {std::tuple{2, 1, 0}, {2, 1, 3}, {1, 2, 1}, {2, 2, 1}}) {
+      s.context = context, s.tensor = tensor, s.sequence = tensor > 1, s.stage = stage;
+      ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+    }
   }
 }
 
@@ -322,9 +324,13 @@ TEST(ExpertParallel, RowsWithoutTextDoNotOverflow) {
 
 TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
   using Mode = Recompute::Granularity;
-  for (const auto recompute : {Mode::none, Mode::selective, Mode::full}) {
+  for (const auto& [type, recompute] : {std::pair{ModelType::dots1, Mode::none},
+                                        {ModelType::dots1, Mode::selective},
+                                        {ModelType::dots1, Mode::full},
+                                        {ModelType::qwen2_moe, Mode::selective},
+                                        {ModelType::qwen2_moe, Mode::full}}) {
     Setting s = dots(1, 2, 2);
-    s.recompute = recompute, s.accumulation = 2, s.stage = 3;
+    s.type = type, s.recompute = recompute, s.accumulation = 2, s.stage = 3;
     const Curve want = ranks::train(s);
     s.beside = true;
     expect_same_bits(want, ranks::train(s), s.name());
@@ -334,7 +340,7 @@ TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
       Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
       engine.commit();
       const TensorSums& sums = engine.micro_expert_sums();
-      EXPECT_EQ(std::ssize(sums.overlaps), recompute == Mode::full ? 3 : 2) << s.name();
+      EXPECT_EQ(std::ssize(sums.overlaps), s.recompute == Mode::full ? 3 : 2) << s.name();
       const Network network{1e9, 1e9, 8};
       const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
       const auto waits = [&](const Roofline& limits) {

@@ -92,7 +92,7 @@ TEST(Moe, EveryTrainedTokenIsCountedOnce) {
 // A small step along the gradient lowers the loss by its length times the gradient's norm: the gradient is that of the
 // loss with dropped choices.
 TEST(Moe, GradientCoversOnlyKeptChoices) {
-  for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
+  for (const ModelType type : {ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::dots1}) {
     ModelConfig m = tiny(type);
     m.initializer_range = 0.3;
     m.router_aux_loss_coef = m.router_z_loss_coef = 0;  // these are not in the loss
