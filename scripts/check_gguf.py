@@ -141,7 +141,7 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
             for name, rows, columns in (("q_proj", hidden, hidden), ("k_proj", kv * width, hidden),
                                         ("v_proj", kv * width, hidden), ("o_proj", hidden, hidden)):
                 matrix(p + "self_attn." + name, rows, columns)
-                if kind == "qwen2" and name != "o_proj":
+                if kind in ("qwen2", "qwen2_moe") and name != "o_proj":
                     vector(p + "self_attn." + name + ".bias", rows)
             if kind in ("qwen3", "qwen3_moe", "dots1"):
                 vector(p + "self_attn.q_norm.weight", width), vector(p + "self_attn.k_norm.weight", width)
@@ -150,9 +150,11 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
             dense = "mlp."
             if experts and not (kind == "dots1" and i == 0):
                 mixtral = kind == "mixtral"
-                dense = "mlp.shared_experts." if kind == "dots1" else None
+                dense = {"dots1": "mlp.shared_experts.", "qwen2_moe": "mlp.shared_expert."}.get(kind)
                 feed = p + ("block_sparse_moe." if mixtral else "mlp.")
                 matrix(feed + "gate", experts, hidden)
+                if kind == "qwen2_moe":
+                    matrix(feed + "shared_expert_gate", 1, hidden)
                 if kind == "dots1":
                     vector(feed + "gate.e_score_correction_bias", experts)
                 for e in range(experts):
@@ -179,6 +181,8 @@ CASES = {
     "llama-80": {"kind": "llama", "layers": 80, "inner": 256, "vocabulary": 64},  # taken for Llama 70B
     "qwen2-80": {"kind": "qwen2", "layers": 80, "inner": 256, "vocabulary": 64, "kv": 4},
     "mixtral": {"kind": "mixtral", "experts": 8, "inner": 256, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2_moe": {"kind": "qwen2_moe", "experts": 6, "inner": 256, "layers": 4, "num_experts": 6, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 256, "shared_expert_intermediate_size": 256, "norm_topk_prob": False},
     "qwen3_moe": {"kind": "qwen3_moe", "experts": 12, "inner": 256, "layers": 8, "num_experts": 12, "num_experts_per_tok": 2,
                   "moe_intermediate_size": 256, "norm_topk_prob": True},
     "olmoe": {"kind": "olmoe", "experts": 4, "inner": 256, "layers": 4, "kv": 4, "num_experts": 4, "num_experts_per_tok": 2},

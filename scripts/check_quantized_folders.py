@@ -17,7 +17,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODELS = ("llama", "qwen3", "mixtral", "qwen3_moe", "olmoe", "dots1")
+MODELS = ("llama", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "dots1")
 FORMATS = {"fp8_block": ("hf", "fp8_block"), "fp8_tensor": ("compressed-tensors", "fp8_tensor"),
            "fp8_channel": ("compressed-tensors", "fp8_channel"), "w4a16": ("compressed-tensors", "w4a16"),
            "w8a16": ("compressed-tensors", "w8a16")}
