@@ -2,14 +2,12 @@
 // the formulas of ops/activation.h and gated_sum.h. Plain kernels with one element per thread. The backward of a scaled
 // sum has one tile per block, that of a gated sum one warp per group of a row; a second launch adds their two sums in
 // order. Memory bound. Unverified: no GPU has run them.
-#include "cuda/activations.h"
-
 #include "cuda/activation.h"
 #include "cuda/flat.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/quantize/amax.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

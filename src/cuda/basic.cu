@@ -2,13 +2,11 @@
 // Layout: flat buffers, a block per tile (flat.h). Memory bound, each byte moves once; random values are bound by their
 // double arithmetic, once per run. Not timed on a GPU yet. Deterministic: partial sums are over ranges that depend on n
 // alone, in double, since squares of small gradients would vanish in f32 and those of large ones overflow.
-#include "cuda/basic.h"
-
 #include "base/rng.h"
 #include "cuda/flat.h"
+#include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

@@ -5,8 +5,8 @@
 // and all sums have a fixed order. Not timed on a GPU yet.
 #include "cuda/column_sum.h"
 
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

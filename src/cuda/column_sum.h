@@ -1,11 +1,9 @@
-// Sums of columns on a GPU: the op ColumnSum of ops/gemm.h, and the second pass of kernels that write partial sums.
+// The second pass of kernels that write partial sums of columns.
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "ops/gemm.h"
+#include "tensor/tensor.h"
 namespace athanor::cuda {
-
-void run(const ColumnSum& op, void* scratch, cudaStream_t stream);
 
 // out [columns] += the sums of the columns of partials [rows, columns], in a fixed order; rows are `stride` apart. For
 // a few hundred rows at most: one block sums all rows of some columns.

@@ -63,7 +63,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     } else if constexpr (kIsAttention<Op>) {
       sizes_.attention.run(op, scratch, stream_);
     } else {
-      cuda::run(op, scratch, stream_);  // does not compile for an op without a kernel
+      cuda::run(op, scratch, stream_);
     }
   }
 

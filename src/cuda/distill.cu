@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/logit_rows.h"
-#include "cuda/loss.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
 

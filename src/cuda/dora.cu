@@ -1,9 +1,8 @@
 // Columns scaled by magnitude / norm, and their gradients: the ops of ops/dora.h.
 // Layout: a block has 32 columns of 64 rows forward, and 32 columns of all rows backward: each warp adds every eighth
 // row, and shared memory combines the warps. Deterministic, without atomics. Memory bound. Not timed on a GPU yet.
-#include "cuda/dora.h"
-
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda {

@@ -1,8 +1,7 @@
 // Dropout of elements and of sequences by counter-based random numbers: the op of ops/dropout.h. One block per row;
 // memory bound, for elements bound by the arithmetic of the random numbers. No GPU has run it.
-#include "cuda/dropout.h"
-
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/ptx/ptx.h"
 
 namespace athanor::cuda {

@@ -5,13 +5,11 @@
 // blocks. With a sharded vocabulary, tokens of other ranks give zeros in forward; in the gradient they are sorted last
 // and skipped.
 // Deterministic: the order of all sums depends on the tokens alone. Not timed on a GPU yet.
-#include "cuda/embedding.h"
-
 #include <algorithm>
 
 #include "cuda/index_sort.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

@@ -6,7 +6,7 @@
 // size and type that gemm/grouped_wgmma.cu does not support: not tuned and not timed on a GPU yet.
 #include "cuda/gemm/grouped_wgmma.h"
 #include "cuda/host_tools.h"
-#include "cuda/moe.h"
+#include "cuda/kernels.h"
 #include "cuda/ptx/ptx.h"
 #include "cuda/types.h"
 

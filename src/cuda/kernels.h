@@ -1,28 +1,20 @@
 // The ops that this folder's kernels compute: run(op, scratch, stream) launches; scratch(op) is the temporary memory in
-// bytes (scratch.h). cuBLASLt computes GEMMs, cuDNN may compute attention; see cuda_ops.h.
+// bytes (scratch.h). run() is not defined for Gemm and ScaledGemm, which cuBLASLt computes, and for Orthogonalize,
+// which runs in parts; cuDNN may compute attention; see cuda_ops.h. Kernels do not check indices: data sets and prompts
+// are validated against the vocabulary earlier.
 #pragma once
-#include "cuda/activations.h"
-#include "cuda/attention/attention.h"
-#include "cuda/basic.h"
-#include "cuda/column_sum.h"
-#include "cuda/dora.h"
-#include "cuda/dropout.h"
-#include "cuda/embedding.h"
-#include "cuda/int8_gemm.h"
-#include "cuda/loss.h"
-#include "cuda/mlp.h"
-#include "cuda/moe.h"
-#include "cuda/norm.h"
-#include "cuda/output_scaling.h"
-#include "cuda/qk_norm.h"
-#include "cuda/quantize/nf4.h"
-#include "cuda/quantize/quantize.h"
-#include "cuda/rope.h"
+#include <cuda_runtime_api.h>
+
 #include "cuda/scratch.h"
-#include "cuda/update/adafactor.h"
-#include "cuda/update/lamb.h"
-#include "cuda/update/muon.h"
-#include "cuda/update/one_bit.h"
-#include "cuda/update/optimizer.h"
-#include "cuda/update/packed_groups.h"
-#include "cuda/update/two_of_four.h"
+#include "ops/ops.h"
+namespace athanor::cuda {
+
+#define ATHANOR_OP(Op) void run(const Op& op, void* scratch, cudaStream_t stream);
+ATHANOR_EACH_OP(ATHANOR_OP)
+#undef ATHANOR_OP
+
+// Only the CPU multiplies int8 values: int8 weights on a GPU are rejected earlier, with a message.
+inline void run(const Int8Gemm& op, void*, cudaStream_t) {
+  throw Error(cat(op.kName, ": runs on the CPU alone, got a GPU; set device to cpu"), Exit::usage);
+}
+}  // namespace athanor::cuda

@@ -9,11 +9,10 @@
 // second, which writes the gradient; columns that do not fit (two blocks per SM) are read again, from L2.
 // Memory bound: each logit is read and written once. Deterministic: the order of sums depends only on the number of
 // columns. Not timed on a GPU yet.
-#include "cuda/loss.h"
-
 #include <algorithm>
 
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/logit_rows.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"

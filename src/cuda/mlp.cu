@@ -4,9 +4,8 @@
 //   SwiGLU: y = g s(g) u  [Shazeer 2020, eq. 5];  dg = dy u s (1 + g (1 - s)), du = dy g s.
 // Layout: flat packs of 16 bytes; a thread loads everything before its first store, so outputs may alias inputs. Memory
 // bound: each tensor is read or written once. Not timed on a GPU yet.
-#include "cuda/mlp.h"
-
 #include "cuda/activation.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/quantize/amax.h"
 

@@ -2,17 +2,15 @@
 // Layout: the router has one warp per token, whose lanes take experts 32 apart; sums and SwiGLU use packs of 16 bytes,
 // and SwiGLU's gradient has one warp per row, since it sums over the row. Deterministic: the order of sums depends on
 // shapes alone, and the sort of rows is stable. Plain kernels, not tuned and not timed on a GPU yet.
-#include "cuda/moe.h"
-
 #include <algorithm>
 #include <limits>
 
 #include "cuda/activation.h"
 #include "cuda/index_sort.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

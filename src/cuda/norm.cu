@@ -6,15 +6,13 @@
 // forward, and 8192 columns backward; longer or unaligned rows are read element by element. Memory bound: each
 // activation is read and written once. Deterministic: sums over rows go through per-block partial sums, whose number
 // depends on the shape alone. Not timed on a GPU yet.
-#include "cuda/norm.h"
-
 #include <algorithm>
 
 #include "cuda/column_sum.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/quantize/amax.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
@@ -26,6 +24,11 @@ template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also fit in registers
 
 // ---- device helpers
+
+// Every kernel computes y by this function, so that y has the same bits everywhere.
+__device__ __forceinline__ float normalised(float h, float mean, float rstd, float w, float b) {
+  return fmaf((h - mean) * rstd, w, b);
+}
 
 template <class T>
 struct Rows {

@@ -1,8 +1,7 @@
 // Sum of squares of each output, with one warp per row or one lane per column; and scaling of each output, with one
 // block per tile of 2048 elements (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element.
 // Deterministic: one warp or thread block computes each sum. Not timed on a GPU yet.
-#include "cuda/output_scaling.h"
-
+#include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 #include "cuda/vec8.h"

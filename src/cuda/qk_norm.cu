@@ -7,15 +7,13 @@
 // written once. A head that is too long for a team is cut into slices, one per row of the grid, and its sums are
 // computed first, as those of a head that ranks share; x and dy are then read twice. Deterministic: dw goes through
 // per-block partial sums, whose number depends on the shape alone. Not timed on a GPU yet.
-#include "cuda/qk_norm.h"
-
 #include <algorithm>
 
 #include "cuda/column_sum.h"
+#include "cuda/kernels.h"
 #include "cuda/lanes.h"
 #include "cuda/pack.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

@@ -2,8 +2,7 @@
 // Layout: x [N, heads D], any row stride. A thread takes a pack of the first half of a head, the matching pack of the
 // second half, and the same columns of a few more heads of the row, so that the table is read once for all of them.
 // Memory bound: x is read and written once, the table comes from the caches. Not timed on a GPU yet.
-#include "cuda/rope.h"
-
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/rotation.h"
 

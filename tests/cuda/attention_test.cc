@@ -2,8 +2,8 @@
 // is the same on a GPU and on the emulated one, which uses a new schedule for every launch.
 #include <cuda_runtime_api.h>
 
-#include "cuda/attention/attention.h"
 #include "cuda/check.h"
+#include "cuda/kernels.h"
 #include "tests/cuda/attention_setting.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/runtime/control.h"

@@ -1,8 +1,8 @@
 // Which launches are programmatic. That kernels wait before they access memory is checked in their machine code
 // (scripts/check_kernels.py); if an op launches several kernels, the emulated GPU also finds a missing wait.
 #ifdef ATHANOR_EMULATED_GPU
-#include "cuda/basic.h"
 #include "cuda/device/cuda_device.h"
+#include "cuda/kernels.h"
 #include "cuda/nccl/collective_marks.h"
 #include "cuda/programmatic.h"
 #include "emulator/runtime/control.h"

@@ -10,7 +10,7 @@
 #include "cuda/attention/plain.h"
 #include "cuda/attention/tiles.h"
 #include "cuda/attention/wgmma.h"
-#include "cuda/rope.h"
+#include "cuda/kernels.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda {

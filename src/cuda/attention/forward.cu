@@ -7,6 +7,7 @@
 #include "cuda/attention/plain.h"
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
+#include "cuda/kernels.h"
 #include "cuda/quantize/quantize.h"
 
 namespace athanor::cuda {

@@ -1,7 +1,7 @@
 // MergeAttention of ops/attention.h. Layout: rows of y, part and lse have no gaps, so head h of query i is at index i H
 // + h in each of them; a warp has one such index, and its lanes read both lse before the first lane writes the new one.
 // Memory bound: y is read and written once, part read once. Not timed on a GPU yet.
-#include "cuda/attention/attention.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {

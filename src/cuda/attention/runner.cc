@@ -8,10 +8,12 @@
 
 #include "base/int.h"
 #include "base/log.h"
+#include "cuda/attention/attention.h"
 #include "cuda/autotune.h"
 #include "cuda/check.h"
 #include "cuda/compare.h"
 #include "cuda/kernels.h"
+#include "cuda/quantize/quantize.h"
 namespace athanor::cuda {
 namespace {
 

@@ -1,7 +1,7 @@
 // AttentionSinks and its backward of ops/attention_sinks.h. Layout: rows of y and lse have no gaps, so head h of query
 // i is at index i H + h in both. Forward: a warp has one such index. Backward: a block has one head, a warp every 32nd
 // of its queries, and the sums of the warps are added in order. Memory bound. No GPU has run it.
-#include "cuda/attention/attention.h"
+#include "cuda/kernels.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {

@@ -2,12 +2,10 @@
 
 #include <sstream>
 
-#include "cuda/basic.h"
 #include "cuda/check.h"
 #include "cuda/column_sum.h"
 #include "cuda/gemm/wgmma_gemm.h"
-#include "cuda/mlp.h"
-#include "cuda/rope.h"
+#include "cuda/kernels.h"
 namespace athanor::cuda {
 namespace {
 

@@ -3,9 +3,8 @@
 // are packed two per byte. Otherwise the operands are dequantized to f32 and multiplied, which is slow, but shows what
 // a recipe does to a loss curve.
 #include "base/log.h"
-#include "cuda/basic.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/mlp.h"
+#include "cuda/kernels.h"
 #include "cuda/quantize/scaled_gemm.h"
 namespace athanor::cuda {
 namespace {

@@ -1,9 +1,8 @@
 // Dequantization of NF4 weights: the op of ops/nf4.h. Layout: flat buffers, a block per tile (flat.h); a thread's 16
 // bytes of results belong to one block of 64 values. Memory bound: half a byte is read and 2 or 4 bytes are written per
 // value. Not timed on a GPU yet.
-#include "cuda/quantize/nf4.h"
-
 #include "cuda/flat.h"
+#include "cuda/kernels.h"
 
 namespace athanor::cuda {
 namespace {

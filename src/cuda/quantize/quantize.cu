@@ -9,9 +9,9 @@
 #include <bit>
 
 #include "base/rng.h"
+#include "cuda/kernels.h"
 #include "cuda/quantize/quantize_cut.h"
 #include "cuda/reduce.h"
-#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {

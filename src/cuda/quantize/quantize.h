@@ -1,15 +1,10 @@
-// The ops of ops/quantize.h on a GPU, except ScaledGemm (gemm/scaled.cc), and helpers that several sources use.
+// Helpers that several sources of quantizing kernels use.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "cuda/scratch.h"
 #include "ops/quantize_part.h"
 namespace athanor::cuda {
-
-void run(const Quantize& op, void* scratch, cudaStream_t stream);
-void run(const AmaxOfPart& op, void* scratch, cudaStream_t stream);
-void run(const QuantizePart& op, void* scratch, cudaStream_t stream);
-void run(const DelayedScales& op, void* scratch, cudaStream_t stream);
 
 // Quantizes with one scale per row, computing each row's amax in the same pass over x (quantize_rows.cu). of_columns:
 // null, or [columns] float bits, raised to the amax of each column. rows_fit(): whether encode_rows() supports the op,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/quantize/encode.h"
 #include "cuda/quantize/quantize.h"
 #include "cuda/reduce.h"

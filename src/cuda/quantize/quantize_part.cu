@@ -2,6 +2,7 @@
 // elements of each row; elements outside of the part are skipped. All rows of a warp belong to the same blocks, since
 // heights of blocks are multiples of 16. Memory bound: each op reads the part once. Deterministic: a maximum does not
 // depend on the order, counts are integers. Not timed on a GPU yet.
+#include "cuda/kernels.h"
 #include "cuda/quantize/encode.h"
 #include "cuda/quantize/quantize.h"
 

@@ -1,8 +1,7 @@
 // Adafactor's kernels: factored second moments (rows and columns) of matrices, and clipping of the update factors; one
 // thread block per matrix. They read a few numbers per row and column; the passes over gradients are in
 // output_scaling.cu. Deterministic: one block computes each sum. Not timed on a GPU yet.
-#include "cuda/update/adafactor.h"
-
+#include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 #include "cuda/vec8.h"

@@ -1,8 +1,7 @@
 // LAMB's elementwise kernels: Adam directions with decay, which replace the gradients, and their scaling by trust
 // ratios. One launch over all parts, one block per tile of 2048 elements (ranges.h), rounded as on the CPU. Memory
 // bound: with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
-#include "cuda/update/lamb.h"
-
+#include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/vec8.h"
 

@@ -1,5 +1,5 @@
 // Splits f32 master weights into bf16 weights and 16-bit remainders (SplitMaster of ops/optimizer.h), and joins them.
-#include "cuda/update/optimizer.h"
+#include "cuda/kernels.h"
 #include "cuda/vec8.h"
 
 namespace athanor::cuda {

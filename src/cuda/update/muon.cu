@@ -3,9 +3,8 @@
 // Layout: row-major matrices, rows may be strided; a block has a piece of one row. Memory bound: NormalizeMatrix reads
 // its matrix twice, from L2 if it fits. Deterministic: one block sums each row, another adds the rows' sums in order.
 // Not timed on a GPU yet.
-#include "cuda/update/muon.h"
-
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/reduce.h"
 #include "cuda/vectors.h"
 

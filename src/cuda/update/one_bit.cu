@@ -1,9 +1,8 @@
 // Momentum compressed to 1 bit per element for communication: one thread block per block of 256 elements, one thread
 // per element, rounded as on the CPU. Memory bound: OneBitMomentum reads 16 bytes and writes 4 per element. Not timed
 // on a GPU yet.
-#include "cuda/update/one_bit.h"
-
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/reduce.h"
 

@@ -3,15 +3,11 @@
 // multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: with all f32 and a 16-bit
 // compute copy, 16 bytes of loads and 18 of stores per element; with bf16 weights plus remainders and bf16 moments 12
 // and 12. A skipped step writes back what it read. Not timed on a GPU yet.
-#include "cuda/update/optimizer.h"
-
+#include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
-#include "cuda/update/muon.h"
 #include "cuda/vec8.h"
-#include "ops/qk_clip.h"
 #include "ops/step_control.h"
-#include "ops/update.h"
 
 namespace athanor::cuda {
 namespace {

@@ -1,9 +1,8 @@
 // Vectors in 4 or 8 bits per element: a thread has 8 neighbouring elements, so 8 threads share a group and 4 a Hadamard
 // transform; rounded as on the CPU. Memory bound: PackGroups reads x and `minus`, SumGroups 9/16 or 17/16 bytes per
 // vector and element, and writes y. Not timed on a GPU yet.
-#include "cuda/update/packed_groups.h"
-
 #include "cuda/host_tools.h"
+#include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/quantize/encode.h"
 

@@ -1,8 +1,7 @@
 // 2:4 sparsity of weights: the ops of ops/two_of_four.h.
 // Layout: flat buffers, a thread per group of four. Memory bound, each byte moves once. Not timed on a GPU yet.
-#include "cuda/update/two_of_four.h"
-
 #include "cuda/flat.h"
+#include "cuda/kernels.h"
 
 namespace athanor::cuda {
 namespace {
