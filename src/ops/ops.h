@@ -1,4 +1,5 @@
-// The list of ops. A backend derives from Ops and implements run() for every op; a missing one is a compile error.
+// The list of ops. A backend derives from Ops and implements run() for every op; a missing one does not compile or
+// link.
 #pragma once
 #include "ops/activation.h"
 #include "ops/adafactor.h"
