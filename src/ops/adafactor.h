@@ -48,9 +48,7 @@ struct FactoredMoments {
     }
   }
   Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.row_sums.numel() + p.column_sums.numel();
-    return {5.0 * double(n), traffic(*this)};
+    return {5.0 * double(elements(parts, &Part::row_sums) + elements(parts, &Part::column_sums)), traffic(*this)};
   }
 };
 
@@ -79,11 +77,7 @@ struct ClipFactors {
       e.is("factors", p.factors, DType::f32, {rows}).that(p.columns > 0, "columns", "at least one");
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.sums.numel();
-    return {3.0 * double(n), traffic(*this)};
-  }
+  Cost cost() const { return {3.0 * double(elements(parts, &Part::sums)), traffic(*this)}; }
 };
 
 // ---- formulas for one row or column

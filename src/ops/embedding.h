@@ -24,11 +24,7 @@ struct EmbeddingFwd {
   }
   void check() const {
     Expect e{kName};
-    e.floating("y", y)
-        .matrix("y", y)
-        .contiguous("y", y)
-        .is("tokens", tokens, DType::i32, {y.rows()})
-        .is("wte", wte, y.dtype, {wte.rows(), y.cols()});
+    e.float_matrix("y", y).is("tokens", tokens, DType::i32, {y.rows()}).is("wte", wte, y.dtype, {wte.rows(), y.cols()});
     if (wpe) e.is("wpe", wpe, y.dtype, {wpe.rows(), y.cols()}).is("positions", positions, DType::i32, {y.rows()});
     e.that(part.count <= wte.rows(), "wte", "the rows of the part");
   }
@@ -53,9 +49,7 @@ struct EmbeddingBwd {
   }
   void check() const {
     Expect e{kName};
-    e.floating("dy", dy)
-        .matrix("dy", dy)
-        .contiguous("dy", dy)
+    e.float_matrix("dy", dy)
         .is("tokens", tokens, DType::i32, {dy.rows()})
         .gradient("dwte", dwte, {dwte.rows(), dy.cols()});
     if (dwpe)

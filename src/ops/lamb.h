@@ -49,11 +49,7 @@ struct AdamDirection {
       e.is("m", p.m, m, n).is("v", p.v, v, n).is("grad", p.grad, DType::f32, n);
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.grad.numel();
-    return {14.0 * double(n), traffic(*this)};
-  }
+  Cost cost() const { return {14.0 * double(elements(parts, &Part::grad)), traffic(*this)}; }
 };
 
 // grad *= |w| / |r|, the trust ratio of the tensor that the part belongs to, or 1 if either norm is 0.
@@ -77,11 +73,7 @@ struct ScaleByTrustRatio {
       e.is("grad", p.grad, DType::f32, p.grad.shape);
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.grad.numel();
-    return {double(n), traffic(*this)};
-  }
+  Cost cost() const { return {double(elements(parts, &Part::grad)), traffic(*this)}; }
 };
 
 // Trust ratios of 1-bit LAMB. While gradients are communicated uncompressed, |w| / |r|; afterwards the running average

@@ -45,10 +45,7 @@ struct CrossEntropy {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits)
-        .matrix("logits", logits)
-        .contiguous("logits", logits)
-        .is("losses", losses, DType::f32, {logits.rows()});
+    e.float_matrix("logits", logits).is("losses", losses, DType::f32, {logits.rows()});
     e.is("targets", targets, DType::i32, {logits.rows()})
         .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns");
     if (grad) e.is("scale", scale, DType::f32, {1});
@@ -78,7 +75,7 @@ struct RowMax {
   std::array<Field, 2> fields() { return {{{"max", Io::out, &max}, {"x", Io::in, &x}}}; }
   void check() const {
     Expect e{kName};
-    e.floating("x", x).matrix("x", x).contiguous("x", x).is("max", max, DType::f32, {x.rows()});
+    e.float_matrix("x", x).is("max", max, DType::f32, {x.rows()});
     e.that(columns > 0 && columns <= x.cols(), "0 < columns <= columns of x");
   }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
@@ -102,9 +99,7 @@ struct LogitSums {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits)
-        .matrix("logits", logits)
-        .contiguous("logits", logits)
+    e.float_matrix("logits", logits)
         .is("sums", sums, DType::f32, {2, logits.rows()})
         .is("max", max, DType::f32, {logits.rows()})
         .is("targets", targets, DType::i32, {logits.rows()})
@@ -142,9 +137,7 @@ struct DistillSums {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits)
-        .matrix("logits", logits)
-        .contiguous("logits", logits)
+    e.float_matrix("logits", logits)
         .matrix("teacher", teacher)
         .is("teacher", teacher, logits.dtype, {logits.rows(), teacher.cols()})
         .is("sums", sums, DType::f32, {3, logits.rows()})
@@ -205,9 +198,7 @@ struct DistilledCrossEntropy {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits)
-        .matrix("logits", logits)
-        .contiguous("logits", logits)
+    e.float_matrix("logits", logits)
         .matrix("teacher", teacher)
         .is("teacher", teacher, logits.dtype, {logits.rows(), teacher.cols()})
         .is("losses", losses, DType::f32, {logits.rows()})

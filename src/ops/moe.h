@@ -340,7 +340,7 @@ struct SumRows {
   }
   void check() const {
     Expect e{kName};
-    e.floating("x", x).matrix("x", x).contiguous("x", x).matrix("rows", rows);
+    e.float_matrix("x", x).matrix("rows", rows);
     e.is("rows", rows, DType::i32, rows.shape).is("y", y, x.dtype, {rows.rows(), x.cols()});
     if (add) e.is("add", add, x.dtype, y.shape);
   }

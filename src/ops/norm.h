@@ -32,7 +32,7 @@ struct NormFwd {
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
     Expect e{kName};
-    e.floating("h", h).matrix("h", h).contiguous("h", h).is("rstd", rstd, DType::f32, col);
+    e.float_matrix("h", h).is("rstd", rstd, DType::f32, col);
     e.is("y", y, h.dtype, h.shape);
     e.floating("w", w).is("w", w, w.dtype, row);
     e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");

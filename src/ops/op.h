@@ -49,6 +49,14 @@ double traffic(const Op& op) {
   return bytes;
 }
 
+// Elements of a tensor that each part of an op has, over all parts.
+template <class Part>
+int64_t elements(const std::vector<Part>& parts, Tensor Part::*tensor) {
+  int64_t n = 0;
+  for (const Part& p : parts) n += (p.*tensor).numel();
+  return n;
+}
+
 // Shape and dtype checks; a failure names op and tensor. User sizes reach ops only through checked configs, so these
 // are internal checks.
 struct Expect {
@@ -82,6 +90,10 @@ struct Expect {
     CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16, op, ".", name, " is ", t.dtype,
           ", expected a float");
     return *this;
+  }
+  // Expects a matrix of floats without gaps between its rows.
+  const Expect& float_matrix(const char* name, const Tensor& t) const {
+    return floating(name, t).matrix(name, t).contiguous(name, t);
   }
   const Expect& contiguous(const char* name, const Tensor& t) const {
     CHECK(t.contiguous(), op, ".", name, " is ", t.shape, " with rows ", t.row_stride, " apart, expected no gaps");

@@ -43,11 +43,7 @@ struct OutputSquares {
       p.range.check(e, p.x, "sums", p.sums);
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.x.numel();
-    return {2.0 * double(n), traffic(*this)};
-  }
+  Cost cost() const { return {2.0 * double(elements(parts, &Part::x)), traffic(*this)}; }
 };
 
 // x *= factors[output of the element].
@@ -72,11 +68,7 @@ struct ScaleOutputs {
       p.range.check(e, p.x, "factors", p.factors);
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.x.numel();
-    return {double(n), traffic(*this)};
-  }
+  Cost cost() const { return {double(elements(parts, &Part::x)), traffic(*this)}; }
 };
 
 }  // namespace athanor

@@ -43,23 +43,14 @@ struct QkClip {
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
     e.that(kv_heads > 0 && heads % kv_heads == 0, "heads to be a multiple of kv_heads");
     e.that(threshold > 0, "threshold", "above 0");
-    const Part& like = parts.front();
+    check_masters(e, parts);
     for (const Part& p : parts) {
-      const Shape& n = p.master.shape;
-      e.is("master", p.master, like.master.dtype, n).is("top", p.top, DType::f32, {heads});
-      if (p.param) e.is("param", p.param, like.param.dtype, n);
-      if (p.also) e.is("also", p.also, DType::f32, n);
-      e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
+      e.is("top", p.top, DType::f32, {heads});
+      if (p.also) e.is("also", p.also, DType::f32, p.master.shape);
       e.that(p.range.first >= 0 && p.range.cols > 0, "range", "a first column of at least 0, and columns");
     }
-    e.that(master_dtypes_fit(like.weights()), "master",
-           "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.master.numel();
-    return {double(n), traffic(*this)};
-  }
+  Cost cost() const { return {double(elements(parts, &Part::master)), traffic(*this)}; }
 };
 
 // Returns the factor for the weights of an output, computed in double and rounded once. Op: the op or the kernel

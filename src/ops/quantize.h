@@ -118,8 +118,7 @@ struct Quantize {
   }
   void check() const {
     Expect e{kName};
-    e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(quantized.dtype), "quantized",
-                                                              "a quantized type");
+    e.float_matrix("x", x).that(is_code(quantized.dtype), "quantized", "a quantized type");
     e.that(is_scale(quantized.dtype, scales.dtype), "scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     if (two_levels()) {
       e.is("global", global, DType::f32, {1});

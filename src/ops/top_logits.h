@@ -38,7 +38,7 @@ struct TopLogits {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    e.float_matrix("logits", logits).matrix("ids", ids);
     const int64_t k = ids.cols();
     e.is("ids", ids, DType::i32, {logits.rows(), k})
         .is("values", values, DType::f32, {logits.rows(), k})
@@ -74,7 +74,7 @@ struct PickLogits {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    e.float_matrix("logits", logits).matrix("ids", ids);
     const int64_t n = logits.rows(), k = ids.cols();
     e.is("ids", ids, DType::i32, {n, k})
         .is("picked", picked, DType::f32, {n, k})
@@ -140,7 +140,7 @@ struct CachedDistilledCrossEntropy {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    e.float_matrix("logits", logits).matrix("ids", ids);
     const int64_t n = logits.rows(), k = ids.cols();
     for (const auto& [name, t] : {std::pair{"losses", &losses},
                                   {"divergences", &divergences},

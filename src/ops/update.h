@@ -45,21 +45,31 @@ std::vector<Field> update_fields(Op& op) {
   return all;
 }
 
-inline bool master_dtypes_fit(const UpdatePart& p) {
-  if (p.master.dtype == DType::i16) return p.param && p.param.dtype == DType::bf16;
-  if (p.master.dtype == DType::bf16) return !p.param;
-  return p.master.dtype == DType::f32 && (!p.param || p.param.dtype == DType::bf16 || p.param.dtype == DType::f16);
+// Checks the master weights of all parts of an op, and their compute copies.
+template <class Part>
+void check_masters(const Expect& e, const std::vector<Part>& parts) {
+  const DType master = parts.front().master.dtype;
+  const Tensor& like = parts.front().param;
+  for (const Part& p : parts) {
+    e.is("master", p.master, master, p.master.shape);
+    if (p.param) e.is("param", p.param, like.dtype, p.master.shape);
+    e.that(bool(p.param) == bool(like), "param", "in all parts or in none");
+  }
+  const bool copies = like && like.dtype == DType::bf16;
+  const bool fits = (master == DType::f32 && (!like || copies || like.dtype == DType::f16)) ||
+                    (master == DType::bf16 && !like) || (master == DType::i16 && copies);
+  e.that(fits, "master", "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
 }
 
 template <class Op>
 void check_update(const Op& op) {
   Expect e{Op::kName};
   e.is("state", op.state, DType::u8, {int64_t(sizeof(StepState))}).that(!op.parts.empty(), "at least one part");
+  check_masters(e, op.parts);
   const UpdatePart& like = op.parts.front();
   for (const UpdatePart& p : op.parts) {
     const Shape& n = p.master.shape;
-    e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
-    e.dtype("grad", p.grad, like.grad.dtype);
+    e.gradient("grad", p.grad, n).dtype("grad", p.grad, like.grad.dtype);
     const auto state = [&](const char* name, const Tensor& t, const Tensor& first, Kept kept) {
       e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), name, "exactly where the rule needs it")
           .that(bool(t) == bool(first), name, "in all parts or in none");
@@ -69,17 +79,12 @@ void check_update(const Op& op) {
     };
     state("m", p.m, like.m, Op::kStates.m);
     state("v", p.v, like.v, Op::kStates.v);
-    if (p.param) e.is("param", p.param, like.param.dtype, n);
-    e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
   }
-  e.that(master_dtypes_fit(like), "master", "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
 }
 
 template <class Op>
 Cost update_cost(const Op& op, double flops) {
-  int64_t n = 0;
-  for (const UpdatePart& p : op.parts) n += p.master.numel();
-  return {flops * double(n), traffic(op)};
+  return {flops * double(elements(op.parts, &UpdatePart::master)), traffic(op)};
 }
 
 // Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], in the order of operations of torch.optim.AdamW:
@@ -146,26 +151,18 @@ struct AdamW8bit {
   void check() const {
     Expect e{kName};
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
-    const Part& like = parts.front();
+    check_masters(e, parts);
     for (const Part& p : parts) {
       const Shape& n = p.master.shape;
       e.that(n.numel() % kMomentBlock == 0, "master", "whole blocks of 256");
-      e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
-      e.dtype("grad", p.grad, like.grad.dtype);
+      e.gradient("grad", p.grad, n).dtype("grad", p.grad, parts.front().grad.dtype);
       e.is("m", p.m, DType::u8, n).is("v", p.v, DType::u8, n);
       e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kMomentBlock});
       e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kMomentBlock});
-      if (p.param) e.is("param", p.param, like.param.dtype, n);
-      e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
     }
-    e.that(master_dtypes_fit(like.weights()), "master",
-           "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.master.numel();
-    return {50.0 * double(n), traffic(*this)};  // 14 for AdamW, the rest for quantizing and dequantizing two moments
-  }
+  // 14 for AdamW, the rest for quantizing and dequantizing two moments
+  Cost cost() const { return {50.0 * double(elements(parts, &Part::master)), traffic(*this)}; }
 };
 
 // Stochastic gradient descent, in the order of operations of torch.optim.SGD:
@@ -268,11 +265,7 @@ struct Ema {
       if (p.param) e.is("param", p.param, DType::bf16, n);
     }
   }
-  Cost cost() const {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.master.numel();
-    return {3.0 * double(n), traffic(*this)};
-  }
+  Cost cost() const { return {3.0 * double(elements(parts, &Part::master)), traffic(*this)}; }
 };
 
 // ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): the scalars for weights
