@@ -121,12 +121,7 @@ TEST(ContextParallel, EvaluationsMatchOneRank) {
     const Setting s{.type = ModelType::gpt2, .context = context, .length = kTokens, .documents = documents};
     std::mutex mutex;
     int reporters = 0;
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       std::vector<int32_t> tokens, targets;
       for (int64_t row = 0; row < kSequences; ++row) append_sample(row, tokens, targets, true, kVocab, s.length);
       set_documents(engine, 0);

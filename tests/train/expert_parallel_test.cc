@@ -261,12 +261,7 @@ TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
   recomputed.recompute = Recompute::Granularity::full, recomputed.accumulation = 2, recomputed.stage = 3;
   for (Setting s : {dots(1, 2, 2), tensor, recomputed}) {
     s.room = 1.7;
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    ranks::on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend& cpu) {
       const bool pushed = mesh.world().rank() == s.ranks() - 1;
       const auto step = [&](int64_t number, float bias) {
         push_to_first_rank(engine, *cpu.device, pushed ? bias : 0);
@@ -334,11 +329,7 @@ TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
     const Curve want = ranks::train(s);
     s.beside = true;
     expect_same_bits(want, ranks::train(s), s.name());
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
+    ranks::on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
       const TensorSums& sums = engine.micro_expert_sums();
       EXPECT_EQ(std::ssize(sums.overlaps), s.recompute == Mode::full ? 3 : 2) << s.name();
       const Network network{1e9, 1e9, 8};

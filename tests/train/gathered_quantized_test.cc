@@ -131,7 +131,7 @@ struct Rank {
   Sent& sent;
 };
 template <class Body>
-void on_ranks(const Setting& s, const Body& body) {
+void on_quantized_ranks(const Setting& s, const Body& body) {
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
     Sent sent;
@@ -156,7 +156,7 @@ TEST(GatheredQuantized, HalvesTrafficAndThePlanCountsIt) {
       Setting s = setting(4, stage);
       s.keep_quantized = quantized, s.accumulation = 2;
       std::mutex mutex;
-      on_ranks(s, [&](const Rank& r) {
+      on_quantized_ranks(s, [&](const Rank& r) {
         accumulate(r.engine, 0);
         r.sent = {};
         r.engine.finish_step();
@@ -194,7 +194,7 @@ TEST(GatheredQuantized, NonFiniteValuesSkipTheStepOnAllRanks) {
       for (const int stage : {1, 3}) {
         Setting s = setting(3, stage);
         s.precision = precision;
-        on_ranks(s, [&](const Rank& r) {
+        on_quantized_ranks(s, [&](const Rank& r) {
           const ParamStore::Unit& unit = *r.engine.model().params().units()[2];
           if (r.backend.mesh.world().rank() == 1) *unit.own(unit.master).as<float>() = bad;
           r.engine.refresh_values();
@@ -210,7 +210,7 @@ void expect_statistics_of_the_whole(const char* precision) {
   for (const int stage : {0, 3}) {
     Setting s = setting(2, stage);
     s.replicas = 2, s.precision = precision;
-    on_ranks(s, [&](const Rank& r) {
+    on_quantized_ranks(s, [&](const Rank& r) {
       accumulate(r.engine, 0);
       r.engine.finish_step();
       const auto found = r.engine.take_quantized();

@@ -116,12 +116,7 @@ TEST(LocalUpdates, OneWorkerWithoutOuterMomentumMatchesPlainTraining) {
 // Compares three rounds with the formula in double: v = mu v + d; theta -= eta (d + mu v).
 TEST(LocalUpdates, OuterStepMatchesNesterovMomentum) {
   Setting s{.clip = 0, .outer = {.steps = 2, .learning_rate = 0.7, .momentum = 0.9}};
-  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend& cpu) {
     std::vector<float> theta = testing::all_masters(engine, *cpu.device);
     std::vector<double> v(theta.size());
     for (int64_t step = 0; step < 6; ++step) {
@@ -153,12 +148,7 @@ TEST(LocalUpdates, DelayedOuterStepsMatchTheFormula) {
   const Setting s = two_workers({.steps = kRound, .delay = kDelay, .mixing = kMixing});
   std::vector<float> initial;
   std::vector<std::vector<float>> before[2], after[2];  // weights by worker and step, around end_rounds()
-  run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend& cpu) {
     const int worker = mesh.workers().rank();
     if (worker == 0) initial = testing::all_masters(engine, *cpu.device);
     for (int64_t step = 1; step <= kEnd; ++step) {

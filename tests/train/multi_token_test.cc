@@ -47,12 +47,7 @@ TEST(MultiToken, WeightsScaleTheLossesOfTokensFurtherAhead) {
 // Weights that a schedule sets count from the next micro-batch on.
 TEST(MultiToken, WeightsMayChangeBetweenSteps) {
   Setting s{.type = ModelType::llama, .clip = 0, .lr = 0, .ahead = {1}};
-  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
     const auto norm = [&] {
       accumulate(engine, 0);
       return engine.finish_step().grad_norm;

@@ -137,10 +137,7 @@ TEST(Ranks, PlansCountUpdateNormSums) {
   const auto sent = [](RuleName rule, double qk_clip, int stage) {  // bytes sent by a rank after backward
     const Setting s{.shards = 2, .stage = stage, .rule = rule, .qk_clip = qk_clip};
     double bytes = 0;
-    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
       engine.memory();
       if (mesh.world().rank() == 0) bytes = step_traffic(engine, mesh, {1e9, 1e9, 8}).ends.bytes;
     });

@@ -229,6 +229,19 @@ inline EngineOptions options(const Setting& s) {
   return o;
 }
 
+// Calls body(engine, mesh, cpu) on every rank of a setting, with initial weights.
+template <class Body>
+void on_ranks(const Setting& s, Body&& body) {
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    body(engine, mesh, cpu);
+  });
+}
+
 // The teacher on a separate rank, which computes its top-k logits.
 class LoneTeacher {
  public:
@@ -477,10 +490,7 @@ inline void expect_repetition_and_recomputation_change_no_bit(Setting s) {
 inline size_t planned_activations(const Setting& s) {
   size_t bytes = 0;
   std::mutex mutex;
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+  on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
     const std::lock_guard lock(mutex);
     bytes = engine.memory().total(MemoryKind::activations);
   });

@@ -84,12 +84,7 @@ TEST(StepRequests, ReachAllRanksOnEveryMeshAxis) {
     s.length = 8;
     if (s.tensor == 2) s.kv_heads = 2;
     const int count = s.ranks();
-    run_ranks(count, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    ranks::on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
       for (int64_t step = 0; step < 3; ++step) {
         ranks::accumulate(engine, step);
         PhaseClock clock;

@@ -251,11 +251,7 @@ TEST(TensorMuon, ReplicatedKvHeadsAreSentOnce) {
     double heads = 0, rest = 0;  // bytes of the matrices of K and V heads, and of the others
     std::array<double, 2> sent = {};
     std::mutex mutex;
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
+    on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
       if (mesh.world().rank() != 0) return;
       const ParamStore& params = engine.model().params();
       for (const auto& piece : params.pieces()) {
@@ -279,11 +275,7 @@ TEST(TensorMuon, CopiesOnlyInterleavedParts) {
     const Setting s{.type = type, .rule = RuleName::muon, .tensor = tensor};
     int64_t combines = 0;
     std::mutex mutex;
-    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
+    on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       const std::lock_guard lock(mutex);
       for (const Launch& launch : engine.update_launches()) combines += launch.op == std::string(Combine::kName);
     });

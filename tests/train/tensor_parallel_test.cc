@@ -213,11 +213,7 @@ TEST(TensorParallel, OverlappedAllReducesAreBitExact) {
 TEST(TensorParallel, PlanCountsExposedAllReduces) {
   for (const auto& [beside, sequence] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     const Setting s{.type = ModelType::llama, .tensor = 2, .sequence = sequence, .beside = beside, .pieces = true};
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
+    on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
       const Network network{1e9, 1e9, 8};
       const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
       const StepTraffic counted = step_traffic(engine, mesh, network, &slow);
@@ -249,12 +245,7 @@ TEST(TensorParallel, ReplicatedWeightsStayEqual) {
                     .kv_heads = kv_heads};
     std::mutex mutex;
     std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, for each rank
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       for (int64_t step = 0; step < 5; ++step) {
         accumulate(engine, step);
         engine.finish_step();
@@ -284,10 +275,7 @@ TEST(TensorParallel, LogitsAndEmbeddingsAreSharded) {
     const Setting s{.type = ModelType::gpt2, .tensor = tensor, .vocab = kVocabulary};
     size_t found = 0;
     std::mutex mutex;
-    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    on_ranks(s, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       const std::lock_guard lock(mutex);
       found = engine.memory().total(kind);
     });
@@ -374,11 +362,7 @@ TEST(TensorParallel, LoadsOnlyItsShard) {
     Setting s = one;
     s.tensor = tensor, s.shards = shards, s.stage = stage;
     int64_t read = 0, read_of_weights = 0;
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
+    on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend& cpu) {
       mesh.world().barrier();
       if (mesh.world().rank() == 0) read = -bytes_read();
       mesh.world().barrier();
@@ -538,12 +522,7 @@ TEST(TensorParallel, InvalidStepOfOneRankIsSkippedByAll) {
   const Setting s{.shards = 2, .stage = 1, .tensor = 2};
   std::mutex mutex;
   std::vector<int> skips;
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
     accumulate(engine, 0);
     if (mesh.world().rank() == 3) engine.poison_step();
     const StepState state = engine.finish_step();
