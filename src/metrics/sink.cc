@@ -61,33 +61,17 @@ void MetricFanOut::eval(const EvalMetrics& metrics) {
   each([&](MetricSink& sink) { sink.eval(m); });
 }
 
-void MetricFanOut::communication(const CommunicationMetrics& metrics) {
+template <class Metrics>
+void MetricFanOut::pass_on(Metrics metrics, void (MetricSink::*to)(const Metrics&)) {
   const std::lock_guard lock(mutex_);
-  CommunicationMetrics m = metrics;
-  m.time = now_or(m.time);
-  each([&](MetricSink& sink) { sink.communication(m); });
+  metrics.time = now_or(metrics.time);
+  each([&](MetricSink& sink) { (sink.*to)(metrics); });
 }
 
-void MetricFanOut::pruned(const PrunedMetrics& metrics) {
-  const std::lock_guard lock(mutex_);
-  PrunedMetrics m = metrics;
-  m.time = now_or(m.time);
-  each([&](MetricSink& sink) { sink.pruned(m); });
-}
-
-void MetricFanOut::routing(const RoutingMetrics& metrics) {
-  const std::lock_guard lock(mutex_);
-  RoutingMetrics m = metrics;
-  m.time = now_or(m.time);
-  each([&](MetricSink& sink) { sink.routing(m); });
-}
-
-void MetricFanOut::quantized(const QuantizedMetrics& metrics) {
-  const std::lock_guard lock(mutex_);
-  QuantizedMetrics m = metrics;
-  m.time = now_or(m.time);
-  each([&](MetricSink& sink) { sink.quantized(m); });
-}
+void MetricFanOut::communication(const CommunicationMetrics& m) { pass_on(m, &MetricSink::communication); }
+void MetricFanOut::pruned(const PrunedMetrics& m) { pass_on(m, &MetricSink::pruned); }
+void MetricFanOut::routing(const RoutingMetrics& m) { pass_on(m, &MetricSink::routing); }
+void MetricFanOut::quantized(const QuantizedMetrics& m) { pass_on(m, &MetricSink::quantized); }
 
 void MetricFanOut::table(const std::string& text) {
   const std::lock_guard lock(mutex_);

@@ -48,6 +48,8 @@ class MetricFanOut : public MetricSink {
   };
   template <class Call>
   void each(Call&&);
+  template <class Metrics>
+  void pass_on(Metrics metrics, void (MetricSink::*to)(const Metrics&));
   void send(EventRecord);
 
   std::mutex mutex_;
