@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -54,9 +53,7 @@ void compare_valid(RunComparison& report, const RunRecords& run, const RunRecord
 }
 
 std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%+.3f%%", 100 * fraction);
-  return std::isfinite(fraction) ? text : "not a number";
+  return std::isfinite(fraction) ? format_text("%+.3f%%", 100 * fraction) : "not a number";
 }
 
 void find_alarms(RunComparison& report) {
@@ -164,14 +161,11 @@ std::string comparison_json(const RunComparison& report) {
 }
 
 std::string comparison_summary(const RunComparison& report) {
-  char line[256];
   const auto row = [&](const char* what, double loss, double reference, double gap) {
-    std::snprintf(line, sizeof line, "%-24s %18.4f %18.4f  %s\n", what, loss, reference, percent(gap).c_str());
-    return std::string(line);
+    return format_text("%-24s %18.4f %18.4f  %s\n", what, loss, reference, percent(gap).c_str());
   };
-  std::snprintf(line, sizeof line, "%-24s %18s %18s  %s\n", "loss", report.precision.c_str(), report.reference.c_str(),
-                "gap");
-  std::string text = line;
+  std::string text =
+      format_text("%-24s %18s %18s  %s\n", "loss", report.precision.c_str(), report.reference.c_str(), "gap");
   const ComparedStep& last = report.steps.back();
   text += row(cat("training, step ", last.step).c_str(), last.loss, last.reference, last.loss / last.reference - 1);
   text += cat("smoothed over ", kComparisonSmoothing, " steps: gap ", percent(last.gap), "\n");
@@ -179,15 +173,12 @@ std::string comparison_summary(const RunComparison& report) {
     text += row(cat("held out, step ", report.valid_step).c_str(), report.valid_loss, report.valid_reference,
                 report.valid_gap);
   if (report.operands.empty()) return text;
-  std::snprintf(line, sizeof line, "\n%-10s %-8s %10s %11s %10s  %s\n", "operand", "dtype", "saturated", "underflowed",
-                "amax", "most underflowed in a record");
-  text += line;
-  for (const QuantizedCourse& q : by_operand(report.operands)) {
-    std::snprintf(line, sizeof line, "%-10s %-8s %9.4f%% %10.4f%% %10.4g  %.4f%% %s\n", q.operand.c_str(),
-                  q.dtype.c_str(), 100 * q.saturated_share(), 100 * q.underflowed_share(), q.amax,
-                  100 * q.worst_underflowed, q.layer.c_str());
-    text += line;
-  }
+  text += format_text("\n%-10s %-8s %10s %11s %10s  %s\n", "operand", "dtype", "saturated", "underflowed", "amax",
+                      "most underflowed in a record");
+  for (const QuantizedCourse& q : by_operand(report.operands))
+    text += format_text("%-10s %-8s %9.4f%% %10.4f%% %10.4g  %.4f%% %s\n", q.operand.c_str(), q.dtype.c_str(),
+                        100 * q.saturated_share(), 100 * q.underflowed_share(), q.amax, 100 * q.worst_underflowed,
+                        q.layer.c_str());
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <ctime>
 #include <string_view>
@@ -12,11 +13,7 @@ namespace athanor {
 namespace {
 
 // Formats with three significant digits.
-std::string three_digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
-  return text;
-}
+std::string three_digits(double value) { return format_text("%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value); }
 
 // Formats like "2h05m": major unit without a leading zero, minor unit with one.
 std::string two_units(int64_t major, char major_unit, int64_t minor, char minor_unit) {
@@ -24,6 +21,17 @@ std::string two_units(int64_t major, char major_unit, int64_t minor, char minor_
 }
 
 }  // namespace
+
+std::string format_text(const char* format, ...) {
+  std::va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  std::string text(size_t(std::vsnprintf(nullptr, 0, format, args)), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  va_end(args);
+  return text;
+}
 
 std::string format_bytes(uint64_t bytes) {
   constexpr std::array<std::string_view, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -42,9 +50,7 @@ std::string format_count(double count) {
   size_t unit = 0;
   for (; count >= 999.5 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
   if (count < 999.5) return cat(three_digits(count), kUnits[unit]);
-  char text[32];  // FLOP budgets can exceed the largest prefix
-  std::snprintf(text, sizeof(text), "%.2e", count * 1e18);
-  std::string scientific = text;
+  std::string scientific = format_text("%.2e", count * 1e18);  // FLOP budgets can exceed the largest prefix
   std::erase(scientific, '+');
   return scientific;
 }
@@ -53,9 +59,7 @@ std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "-";
   if (seconds < 0) return cat("-", format_duration(-seconds));
   if (seconds < 0.9995) return cat(three_digits(seconds * 1e3), "ms");
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1fs", seconds);
-  if (seconds < 59.95) return text;
+  if (seconds < 59.95) return format_text("%.1fs", seconds);
   if (seconds >= 86400e5) return cat(format_count(seconds / (86400 * 365.25)), "y");
   const int64_t s = std::llround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
   if (hours == 0) return two_units(minutes, 'm', s % 60, 's');
@@ -65,9 +69,7 @@ std::string format_duration(double seconds) {
 
 std::string format_percent(double fraction) {
   if (!std::isfinite(fraction)) return "-";
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.1f%%", fraction * 100);
-  return text;
+  return format_text("%.1f%%", fraction * 100);
 }
 
 std::string format_time(double unix_seconds, TimeZone zone) {
@@ -76,10 +78,8 @@ std::string format_time(double unix_seconds, TimeZone zone) {
   const auto seconds = std::time_t(std::floor(unix_seconds));
   std::tm parts{};
   if (!(zone == TimeZone::utc ? gmtime_r(&seconds, &parts) : localtime_r(&seconds, &parts))) return "-";
-  char text[80];
-  std::snprintf(text, sizeof text, "%04d-%02d-%02d %02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1,
-                parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-  return text;
+  return format_text("%04d-%02d-%02d %02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
 }  // namespace athanor

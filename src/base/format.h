@@ -3,8 +3,12 @@
 #include <cstdint>
 #include <string>
 
+#include "base/format.h"
+
 namespace athanor {
 
+// Formats values as std::printf does.
+__attribute__((format(printf, 1, 2))) std::string format_text(const char* format, ...);
 std::string format_bytes(uint64_t bytes);     // "512 B", "1.50 GiB"
 std::string format_count(double count);       // "950", "12.3k", "124.4M", "1.27T"; powers of 1000
 std::string format_duration(double seconds);  // "12.3ms", "45.3s", "3m05s", "2h11m", "3d04h"; "-" if not finite

@@ -198,10 +198,8 @@ std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) 
 }
 
 std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops) {
-  char text[400];
   const int ranks = b.engine->devices();
-  std::snprintf(
-      text, sizeof text,
+  const std::string text = format_text(
       "\nmedian of %zu steps%s: %.2f ms, %s tokens/s, %s FLOP/s%s (causal count)\nmeasured ceilings: %s FLOP/s "
       "(GEMM), %s B/s (copy)\n\n",
       times.seconds.size(), ranks > 1 ? cat(" of ", ranks, " ranks").c_str() : "", times.median() * 1e3,

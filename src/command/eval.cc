@@ -2,12 +2,12 @@
 // questions, and on few-shot tasks.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "config/config.h"
@@ -96,10 +96,8 @@ void write_scores(const std::string& path, const std::vector<Question>& question
 
 // Formats a loss, with its standard error if there is one.
 std::string loss_text(double mean, double standard_error) {
-  char loss[48], error[48] = "";
-  std::snprintf(loss, sizeof loss, "loss %.4f", mean);
-  if (std::isfinite(standard_error)) std::snprintf(error, sizeof error, " +- %.4f", standard_error);
-  return cat(loss, error);
+  return format_text("loss %.4f", mean) +
+         (std::isfinite(standard_error) ? format_text(" +- %.4f", standard_error) : "");
 }
 
 void require_finite(const char* what, double loss, const std::string& folder) {
@@ -111,11 +109,8 @@ void require_finite(const char* what, double loss, const std::string& folder) {
 void report_images(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
   json = {{"loss", r.loss}, {"accuracy", r.accuracy}, {"images", r.windows}, {"images_all", r.windows_all}};
   if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
-  char line[256];
-  std::snprintf(line, sizeof line, "%s, accuracy %.4f, over %lld of %lld images\n",
-                loss_text(r.loss, r.loss_error).c_str(), r.accuracy, static_cast<long long>(r.windows),
-                static_cast<long long>(r.windows_all));
-  text += line;
+  text += format_text("%s, accuracy %.4f, over %lld of %lld images\n", loss_text(r.loss, r.loss_error).c_str(),
+                      r.accuracy, static_cast<long long>(r.windows), static_cast<long long>(r.windows_all));
 }
 
 void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& json, std::string& text) {
@@ -124,15 +119,12 @@ void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& j
   json = {{"loss", r.loss},     {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits},
           {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};
   if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
-  char line[256];
-  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token",
-                loss_text(r.loss, r.loss_error).c_str(), std::exp(r.loss), bits);
-  text += line;
+  text += format_text("%s nats per token, perplexity %.3f, %.4f bits per token",
+                      loss_text(r.loss, r.loss_error).c_str(), std::exp(r.loss), bits);
   if (r.bytes > 0) {
     json["bits_per_byte"] = r.bits_per_byte();
     json["bytes"] = r.bytes;
-    std::snprintf(line, sizeof line, ", %.4f bits per byte", r.bits_per_byte());
-    text += line;
+    text += format_text(", %.4f bits per byte", r.bits_per_byte());
   }
   text += cat(", over ", r.tokens, " tokens in ",
               r.windows == r.windows_all ? cat("all ", r.windows, " windows\n")
@@ -157,13 +149,10 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
                      {"accuracy_per_token", r.accuracy_per_token},
                      {"accuracy_per_character", r.accuracy_per_character},
                      {"loss", r.loss}};
-  char line[256];
-  std::snprintf(line, sizeof line,
-                "%lld questions: accuracy %.4f, by likelihood per token %.4f, per character %.4f; loss of the right "
-                "choices %.4f nats per token\n",
-                static_cast<long long>(r.questions), r.accuracy, r.accuracy_per_token, r.accuracy_per_character,
-                r.loss);
-  text += line;
+  text += format_text(
+      "%lld questions: accuracy %.4f, by likelihood per token %.4f, per character %.4f; loss of the right "
+      "choices %.4f nats per token\n",
+      static_cast<long long>(r.questions), r.accuracy, r.accuracy_per_token, r.accuracy_per_character, r.loss);
 }
 
 // Language modelling tasks request logits of whole micro-batches, so micro-batches have one sequence.
@@ -191,15 +180,12 @@ void report(Engine& engine, const std::vector<EvalTask>& tasks, nlohmann::ordere
                              {"items", r.items},
                              {"accuracy", r.accuracy},
                              {"centered", r.centered}});
-    char numbers[96];
-    std::snprintf(numbers, sizeof numbers, "accuracy %.4f, centred %.4f", r.accuracy, r.centered);
-    text += cat(task.name, ", ", task.few_shot, "-shot: ", numbers, ", ", r.items, " items\n");
+    text +=
+        cat(task.name, ", ", task.few_shot,
+            "-shot: ", format_text("accuracy %.4f, centred %.4f", r.accuracy, r.centered), ", ", r.items, " items\n");
   }
   json["core"] = sum / double(tasks.size());
-  char line[96];
-  std::snprintf(line, sizeof line, "CORE, the mean of %zu centred accuracies: %.4f\n", tasks.size(),
-                sum / double(tasks.size()));
-  text += line;
+  text += format_text("CORE, the mean of %zu centred accuracies: %.4f\n", tasks.size(), sum / double(tasks.size()));
 }
 
 Exit eval(const EvalArgs& args) {

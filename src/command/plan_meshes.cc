@@ -58,9 +58,7 @@ void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
     const MeshChoice& w = found.mesh;
     const auto in_a_block = [&](double exposed, double sent) {
       const double ms = 1e3 / double(blocks * p.micro_batches);
-      char text[64];
-      std::snprintf(text, sizeof text, "%.3f of %.3f", exposed * ms, sent * ms);
-      return std::string(sent > 0 ? text : "-");
+      return sent > 0 ? format_text("%.3f of %.3f", exposed * ms, sent * ms) : "-";
     };
     const StepTraffic& t = p.traffic;
     std::printf("%12d %8d %4d %4d %8s %11.2f %10.2f %10.2f %20s %20s\n", w.copies, w.shards, w.context, w.tensor,

@@ -29,14 +29,13 @@ void print_found(const Config& c, const Cluster& on, const std::vector<PlannedCa
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p, bound] = all[i];
     const Economy e = economy_of(c, on, p.step(), p);
-    char cost[32] = "-";
-    if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
+    const std::string cost = price > 0 ? format_text("%.2f", e.gpu_hours * price) : "-";
     std::printf(
         "%5d %12d %4d %4d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
         w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str(), static_cast<long long>(p.micro_batch_size),
         static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3,
         p.update * 1e3, p.exposed * 1e3, p.step() * 1e3, bound * 1e3, format_count(e.tokens_per_second).c_str(),
-        100 * e.mfu, e.gpu_hours, cost, to_text(p.recompute).c_str());
+        100 * e.mfu, e.gpu_hours, cost.c_str(), to_text(p.recompute).c_str());
   }
 }
 

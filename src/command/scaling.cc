@@ -28,11 +28,10 @@ struct ScalingArgs {
 };
 
 void print_row(std::string_view law, const Allocation& a, double rate, double loss = NAN) {
-  char predicted[16] = "-";
-  if (std::isfinite(loss)) std::snprintf(predicted, sizeof predicted, "%.3f", loss);
+  const std::string predicted = std::isfinite(loss) ? format_text("%.3f", loss) : "-";
   std::printf("  %-36s %10s %10s %12.1f %10s %10s %10s\n", std::string(law).c_str(), format_count(a.parameters).c_str(),
-              format_count(a.tokens).c_str(), a.tokens / a.parameters, format_count(a.flops()).c_str(), predicted,
-              rate > 0 ? format_duration(a.flops() / rate).c_str() : "-");
+              format_count(a.tokens).c_str(), a.tokens / a.parameters, format_count(a.flops()).c_str(),
+              predicted.c_str(), rate > 0 ? format_duration(a.flops() / rate).c_str() : "-");
 }
 
 void print_head(const std::string& title) {

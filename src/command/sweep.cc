@@ -91,11 +91,7 @@ void print_table(std::vector<Outcome> all) {
   std::stable_sort(all.begin(), all.end(), [](const Outcome& a, const Outcome& b) { return a.rank() < b.rank(); });
   std::printf("\n%-10s %-10s %-8s %-10s %-24s %s\n", "best valid", "last loss", "steps", "tokens/s", "state", "run");
   for (const Outcome& o : all) {
-    const auto number = [](double v) {
-      char text[32];
-      std::snprintf(text, sizeof text, std::isfinite(v) ? "%.4f" : "-", v);
-      return std::string(text);
-    };
+    const auto number = [](double v) { return std::isfinite(v) ? format_text("%.4f", v) : "-"; };
     const bool ran = o.records && !o.records->steps.empty();
     std::printf("%-10s %-10s %-8s %-10s %-24s %s\n", number(o.best_valid()).c_str(), number(o.loss()).c_str(),
                 ran ? cat(o.records->steps.back().step).c_str() : "-",

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
+#include "base/format.h"
 #include "base/json.h"
 
 namespace athanor {
@@ -15,11 +15,7 @@ namespace {
 
 constexpr size_t kMostLines = 8;  // number of colours of the page
 
-std::string short_number(double value, const char* format = "%.4g") {
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
+std::string short_number(double value, const char* format = "%.4g") { return format_text(format, value); }
 
 std::optional<double> number_of(const std::string& text) {
   char* end = nullptr;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <numeric>
 #include <ostream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/rng.h"
 #include "data/order.h"
 
@@ -108,12 +108,10 @@ PackingCounts& PackingCounts::operator+=(const PackingCounts& o) {
 
 std::ostream& operator<<(std::ostream& out, const PackingCounts& c) {
   const auto share = [](int64_t part, int64_t all) { return all > 0 ? double(part) / double(all) : 0.0; };
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "best-fit packed: %lld documents, %.2f%% of them cut, %.2f pieces a row, %.3f%% of the places unused",
-                static_cast<long long>(c.documents), 100 * share(c.cut, c.documents), share(c.pieces, c.rows),
-                100 * share(c.unused, c.unused + c.tokens));
-  return out << text;
+  return out << format_text(
+             "best-fit packed: %lld documents, %.2f%% of them cut, %.2f pieces a row, %.3f%% of the places unused",
+             static_cast<long long>(c.documents), 100 * share(c.cut, c.documents), share(c.pieces, c.rows),
+             100 * share(c.unused, c.unused + c.tokens));
 }
 
 PackedRows best_fit(std::span<const uint32_t> lengths, const BestFit& how) {

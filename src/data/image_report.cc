@@ -1,9 +1,9 @@
+#include "base/format.h"
 #include "data/report.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 #include <sstream>
 #include <vector>
@@ -66,10 +66,8 @@ std::string describe(const Images& all) {
   for (size_t channel = 0; channel < size_t(all.format->channels); ++channel) {
     const double mean = all.sums[channel] / double(all.count);
     const double variance = std::max(0.0, all.squares[channel] / double(all.count) - mean * mean);
-    char line[80];
-    std::snprintf(line, sizeof line, "%s channel %zu mean %.4f, standard deviation %.4f", channel > 0 ? ";" : "",
-                  channel, mean, std::sqrt(variance));
-    out << line;
+    out << format_text("%s channel %zu mean %.4f, standard deviation %.4f", channel > 0 ? ";" : "", channel, mean,
+                       std::sqrt(variance));
   }
   return out.str() + "\n";
 }

@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <numeric>
 
+#include "base/format.h"
 #include "base/int.h"
 
 namespace athanor {
 namespace {
 
-std::string mib(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MiB", double(bytes) / 1048576.0);
-  return text;
-}
+std::string mib(size_t bytes) { return format_text("%.1f MiB", double(bytes) / 1048576.0); }
 
 }  // namespace
 

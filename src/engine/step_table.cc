@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <utility>
 
@@ -36,10 +35,8 @@ std::array<int64_t, kPhases> apportion(const std::array<int64_t, kPhases>& parts
 }
 
 std::string row(std::string_view name, int64_t hundredths_of_ms, int64_t tenths_of_percent) {
-  char text[80];
-  std::snprintf(text, sizeof(text), "%-13.*s %11.2f %8.1f\n", int(name.size()), name.data(),
-                double(hundredths_of_ms) * 1e-2, double(tenths_of_percent) * 1e-1);
-  return text;
+  return format_text("%-13.*s %11.2f %8.1f\n", int(name.size()), name.data(), double(hundredths_of_ms) * 1e-2,
+                     double(tenths_of_percent) * 1e-1);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
-#include <cstdarg>
 #include <cstring>
 #include <utility>
 
@@ -16,23 +15,12 @@ namespace {
 
 constexpr size_t kSparkline = 64;  // losses kept for the bar's sparkline
 
-__attribute__((format(printf, 2, 3))) void append(std::string& out, const char* format, ...) {
-  char text[128];
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(text, sizeof(text), format, args);
-  va_end(args);
-  out += text;
-}
-
 // " [2026-08-21 09:12:45]", in local time like Megatron-LM.
 std::string stamp(double time) { return cat(" [", format_time(time, TimeZone::local), "]"); }
 
 std::string z_score(double z) {
   if (!std::isfinite(z)) return "-";
-  char text[32];
-  std::snprintf(text, sizeof(text), "%+.2f", z);
-  return text;
+  return format_text("%+.2f", z);
 }
 
 }  // namespace
@@ -64,27 +52,27 @@ void LogInterval::add(const StepMetrics& m) {
 std::string LogInterval::line() const {
   const double loss = losses_ > 0 ? loss_ / double(losses_) : last_.loss;
   std::string out = stamp(last_.time);
-  append(out, " iteration %8" PRId64 "/%8" PRId64 " |", last_.step, last_.total_steps);
-  append(out, " consumed samples: %12" PRId64 " |", last_.consumed_samples);
-  append(out, " elapsed time per iteration (ms): %.1f |", step_ms_ / double(std::max<int64_t>(1, steps_)));
-  append(out, " learning rate: %.6E |", last_.learning_rate);
-  append(out, " global batch size: %5" PRId64 " |", last_.global_batch_size);
-  append(out, " lm loss: %.6E |", loss);
-  append(out, " loss scale: %.1f |", last_.loss_scale);
-  append(out, " grad norm: %.3f |", last_.grad_norm);
-  append(out, " number of skipped iterations: %3" PRId64 " |", skipped_);
-  append(out, " number of nan iterations: %3" PRId64 " |", nan_);
+  out += format_text(" iteration %8" PRId64 "/%8" PRId64 " |", last_.step, last_.total_steps);
+  out += format_text(" consumed samples: %12" PRId64 " |", last_.consumed_samples);
+  out += format_text(" elapsed time per iteration (ms): %.1f |", step_ms_ / double(std::max<int64_t>(1, steps_)));
+  out += format_text(" learning rate: %.6E |", last_.learning_rate);
+  out += format_text(" global batch size: %5" PRId64 " |", last_.global_batch_size);
+  out += format_text(" lm loss: %.6E |", loss);
+  out += format_text(" loss scale: %.1f |", last_.loss_scale);
+  out += format_text(" grad norm: %.3f |", last_.grad_norm);
+  out += format_text(" number of skipped iterations: %3" PRId64 " |", skipped_);
+  out += format_text(" number of nan iterations: %3" PRId64 " |", nan_);
 
-  append(out, " tokens/s: %.1f |", step_ms_ > 0 ? tokens_ / (step_ms_ * 1e-3) : 0);
+  out += format_text(" tokens/s: %.1f |", step_ms_ > 0 ? tokens_ / (step_ms_ * 1e-3) : 0);
   out += cat(" MFU: ", format_percent(mfu_ms_ / step_ms_), " |");
   out += cat(" MFU(full): ", format_percent(mfu_full_ms_ / step_ms_), " |");
-  append(out, " mem(GB): %.2f |", double(last_.memory_used) * 1e-9);
-  append(out, " data(%%): %.1f |", step_ms_ > 0 ? 100 * data_ms_ / step_ms_ : 0);
+  out += format_text(" mem(GB): %.2f |", double(last_.memory_used) * 1e-9);
+  out += format_text(" data(%%): %.1f |", step_ms_ > 0 ? 100 * data_ms_ / step_ms_ : 0);
   out += cat(" ETA: ", format_duration(last_.eta_seconds), " |");
   out += cat(" loss z: ", z_score(last_.loss_z), " | grad norm z: ", z_score(last_.grad_norm_z), " |");
   for (const SourceLoss& s : sources_) {
     out += cat(&s == &sources_.front() ? " by source: " : ", ", s.name);
-    append(out, " %.6E", s.sum / double(s.steps));
+    out += format_text(" %.6E", s.sum / double(s.steps));
   }
   if (!sources_.empty()) out += " |";
   return out;
@@ -122,15 +110,16 @@ void ConsoleSink::eval(const EvalMetrics& m) {
   if (m.name.starts_with(kOneSource)) return;  // only the mean of all entries is printed
   std::string line = cat(" validation loss at iteration ", m.step, " | ");
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
-  append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
-  if (std::isfinite(m.bits_per_byte)) append(line, "bits per byte: %.4f | ", m.bits_per_byte);
+  line += format_text("lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
+  if (std::isfinite(m.bits_per_byte)) line += format_text("bits per byte: %.4f | ", m.bits_per_byte);
   if (m.windows > 0) {
-    if (std::isfinite(m.loss_error)) append(line, "standard error: %.1E | ", m.loss_error);  // not for one window
+    if (std::isfinite(m.loss_error))
+      line += format_text("standard error: %.1E | ", m.loss_error);  // not for one window
     line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")
                                        : cat(m.windows, " of ", m.windows_all, " windows | ");
   }
-  if (!std::isnan(m.accuracy)) append(line, "accuracy: %.4f | ", m.accuracy);
-  if (!std::isnan(m.accuracy_norm)) append(line, "by characters: %.4f | ", m.accuracy_norm);
+  if (!std::isnan(m.accuracy)) line += format_text("accuracy: %.4f | ", m.accuracy);
+  if (!std::isnan(m.accuracy_norm)) line += format_text("by characters: %.4f | ", m.accuracy_norm);
   const std::string ruler(line.size() + 1, '-');
   print(cat(ruler, "\n", line, "\n", ruler, "\n"));
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -95,12 +94,10 @@ bool wants_bar(Progress progress, int fd) {
 std::string render_bar(const BarState& state, int columns, bool unicode) {
   const double fraction =
       state.total_steps > 0 ? std::clamp(double(state.step) / double(state.total_steps), 0.0, 1.0) : 0;
-  char loss[32];
-  std::snprintf(loss, sizeof(loss), "%.4g", state.loss);
   // In order of importance; the first part that does not fit and all after it are dropped.
   const Cells parts[] = {
       ascii(cat(state.step, "/", state.total_steps)),
-      ascii(cat("loss ", loss)),
+      ascii(format_text("loss %.4g", state.loss)),
       ascii(cat("ETA ", format_duration(state.eta_seconds))),
       gauge(fraction, 16, unicode),
       ascii(cat(format_count(state.tokens_per_second), " tok/s")),

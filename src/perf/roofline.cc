@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string_view>
 
@@ -21,29 +20,22 @@ double tiled_seconds(const Launch& gemm, const Tiling& tiling, const Roofline& l
   return gemm.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
 }
 
-void append(std::string& out, const char* format, auto... values) {
-  char text[240];
-  std::snprintf(text, sizeof text, format, values...);
-  out += text;
-}
-
 // Prints four digits, and no exponent for larger numbers.
 std::string milliseconds(double seconds) {
   const double ms = seconds * 1e3;
-  char text[40];
-  std::snprintf(text, sizeof text, ms < 1e4 ? "%.4g ms" : "%.0f ms", ms);
-  return text;
+  return format_text(ms < 1e4 ? "%.4g ms" : "%.0f ms", ms);
 }
 
 void append_row(std::string& out, const std::string& name, const OpRow& row, double steps, double step_seconds) {
-  append(out, "%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
-         format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
-         row.least / steps * 1e3);
-  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // none of its launches was observed
+  out += format_text("%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
+                     format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
+                     row.least / steps * 1e3);
+  if (step_seconds > 0 && row.seconds == 0) out += format_text(" %10s", "-");  // none of its launches was observed
   if (step_seconds > 0 && row.seconds > 0)
-    append(out, " %10.3f %6.1f%% %9s %9s %8.1f%% %9.3f", row.seconds / steps * 1e3,
-           100 * row.seconds / steps / step_seconds, format_count(row.cost.flops / row.seconds).c_str(),
-           format_count(row.cost.bytes / row.seconds).c_str(), 100 * row.least / row.seconds, row.lost() / steps * 1e3);
+    out += format_text(" %10.3f %6.1f%% %9s %9s %8.1f%% %9.3f", row.seconds / steps * 1e3,
+                       100 * row.seconds / steps / step_seconds, format_count(row.cost.flops / row.seconds).c_str(),
+                       format_count(row.cost.bytes / row.seconds).c_str(), 100 * row.least / row.seconds,
+                       row.lost() / steps * 1e3);
   out += "\n";
 }
 
@@ -171,19 +163,19 @@ double measured_sum(const std::map<std::string, OpRow>& rows) {
 }
 
 std::string op_table(const std::map<std::string, OpRow>& rows, double steps, double step_seconds) {
-  std::string out;
-  append(out, "%-28s %8s %10s %10s %10s", "op, per step", "launches", "FLOP", "bytes", "limit ms");
-  if (step_seconds > 0) append(out, " %10s %7s %9s %9s %9s %9s", "ms", "share", "FLOP/s", "B/s", "of limit", "lost ms");
+  std::string out = format_text("%-28s %8s %10s %10s %10s", "op, per step", "launches", "FLOP", "bytes", "limit ms");
+  if (step_seconds > 0)
+    out += format_text(" %10s %7s %9s %9s %9s %9s", "ms", "share", "FLOP/s", "B/s", "of limit", "lost ms");
   out += "\n";
   for (const auto& [name, row] : ordered(rows)) append_row(out, name, row, steps, step_seconds);
   const double least = least_sum(rows) / steps, seconds = measured_sum(rows) / steps;
-  append(out, "limit of the step: %s", milliseconds(least).c_str());
+  out += format_text("limit of the step: %s", milliseconds(least).c_str());
   if (step_seconds > 0)
-    append(out,
-           "; ops take %s, %.1f %% of the step's %s\nbetween ops: %s (input, memory, the tape, launches, reading the "
-           "result)",
-           milliseconds(seconds).c_str(), 100 * seconds / step_seconds, milliseconds(step_seconds).c_str(),
-           milliseconds(std::max(0.0, step_seconds - seconds)).c_str());
+    out += format_text(
+        "; ops take %s, %.1f %% of the step's %s\nbetween ops: %s (input, memory, the tape, launches, reading the "
+        "result)",
+        milliseconds(seconds).c_str(), 100 * seconds / step_seconds, milliseconds(step_seconds).c_str(),
+        milliseconds(std::max(0.0, step_seconds - seconds)).c_str());
   return out + "\n";
 }
 

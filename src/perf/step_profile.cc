@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/log.h"
 #include "metrics/record.h"
 #include "perf/label_ops.h"
@@ -62,31 +62,24 @@ std::string row_of(const DeviceWork& a, const LabelOps& labels) {
 
 std::string number(double x, int digits) {
   if (std::isnan(x)) return "-";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, x);
-  return text;
+  return format_text("%.*f", digits, x);
 }
 
 // The table sums over kinds of collectives; only the log separates them.
 std::string communication_table(const std::vector<CommunicationRow>& rows, const Network& network) {
   if (rows.empty()) return "";
-  char text[240];
-  std::snprintf(text, sizeof text, "\n%-24s %-14s %9s %11s %11s %11s\n", "collectives of", "group", "calls",
-                "exposed ms", "modelled ms", "ms");
-  std::string out = text;
-  for (const CommunicationRow& row : rows) {
-    std::snprintf(text, sizeof text, "%-24s %-14s %9s %11s %11s %11s\n",
-                  row.of.layer.empty() ? "whole step" : row.of.layer.c_str(),
-                  row.of.group.empty() ? "?" : row.of.group.c_str(), number(row.calls, 1).c_str(),
-                  number(row.exposed * 1e3, 4).c_str(), number(row.modelled * 1e3, 4).c_str(),
-                  number(row.seconds * 1e3, 4).c_str());
-    out += text;
-  }
-  std::snprintf(text, sizeof text,
-                "modelled: exposed by the model of docs/distributed.md, at %.4g GB/s to ranks of the same machine and "
-                "%.4g GB/s to others\n\n",
-                network.link_bytes / 1e9, network.network_bytes / 1e9);
-  return out + text;
+  std::string out = format_text("\n%-24s %-14s %9s %11s %11s %11s\n", "collectives of", "group", "calls", "exposed ms",
+                                "modelled ms", "ms");
+  for (const CommunicationRow& row : rows)
+    out += format_text("%-24s %-14s %9s %11s %11s %11s\n", row.of.layer.empty() ? "whole step" : row.of.layer.c_str(),
+                       row.of.group.empty() ? "?" : row.of.group.c_str(), number(row.calls, 1).c_str(),
+                       number(row.exposed * 1e3, 4).c_str(), number(row.modelled * 1e3, 4).c_str(),
+                       number(row.seconds * 1e3, 4).c_str());
+  return out +
+         format_text(
+             "modelled: exposed by the model of docs/distributed.md, at %.4g GB/s to ranks of the same machine and "
+             "%.4g GB/s to others\n\n",
+             network.link_bytes / 1e9, network.network_bytes / 1e9);
 }
 
 }  // namespace
@@ -285,17 +278,12 @@ std::string StepProfile::table(double step_seconds) const {
     return out +
            "times: events around every op, launched one by one, not kernels under CUDA graphs (there was a "
            "warning)\n";
-  char text[200];
-  std::snprintf(
-      text, sizeof text,
+  out += format_text(
       "times: kernels, by %s\nbetween the first and the last kernel of a step the GPU was idle %.1f %% of the "
       "time; communication that no computing hid: %.4g ms\n",
       source_.c_str(), 100 * occupied_.idle(), occupied_.exposed / double(steps_) * 1e3);
-  out += text;
-  for (const auto& [kind, seconds] : occupied_.exposed_by) {
-    std::snprintf(text, sizeof text, "of %s: %.4g ms\n", kind.c_str(), seconds / double(steps_) * 1e3);
-    out += text;
-  }
+  for (const auto& [kind, seconds] : occupied_.exposed_by)
+    out += format_text("of %s: %.4g ms\n", kind.c_str(), seconds / double(steps_) * 1e3);
   if (lost_ > 0) out += cat(lost_, " records of activities were lost: times are too low\n");
   return out;
 }

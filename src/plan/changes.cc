@@ -1,6 +1,5 @@
 #include "plan/search.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
@@ -81,19 +80,15 @@ std::vector<Change> changes_of(const Config& c, const Cluster& on, const Predict
 std::string to_text(const std::vector<Change>& changes, const Prediction& before) {
   std::string out;
   for (const Change& change : changes) {
-    char line[200];
-    std::snprintf(line, sizeof line, "  %-37s ", change.keys.c_str());
-    out += line;
+    out += format_text("  %-37s ", change.keys.c_str());
     if (!change.then) {
       out += cat("not possible: ", change.why, "\n");
       continue;
     }
-    std::snprintf(line, sizeof line,
-                  "%+.1f %% step time, %s of memory instead of %s, micro-batch %lld x %lld, recomputed %s\n",
-                  100 * step_time(change, before), format_bytes(change.then->memory).c_str(),
-                  format_bytes(before.memory).c_str(), static_cast<long long>(change.then->micro_batch_size),
-                  static_cast<long long>(change.then->micro_batches), to_text(change.then->recompute).c_str());
-    out += line;
+    out += format_text("%+.1f %% step time, %s of memory instead of %s, micro-batch %lld x %lld, recomputed %s\n",
+                       100 * step_time(change, before), format_bytes(change.then->memory).c_str(),
+                       format_bytes(before.memory).c_str(), static_cast<long long>(change.then->micro_batch_size),
+                       static_cast<long long>(change.then->micro_batches), to_text(change.then->recompute).c_str());
   }
   return out;
 }
@@ -103,9 +98,7 @@ std::string best_of(const std::vector<Change>& changes, const Prediction& before
   for (const Change& change : changes)
     if (change.then && change.then->step() < (best ? best->then->step() : before.step())) best = &change;
   if (!best) return "none makes it shorter";
-  char text[40];
-  std::snprintf(text, sizeof text, ": %+.1f %% step time", 100 * step_time(*best, before));
-  return best->keys + text;
+  return best->keys + format_text(": %+.1f %% step time", 100 * step_time(*best, before));
 }
 
 std::string to_json(const std::vector<Change>& changes, const Prediction& before) {

@@ -1,7 +1,5 @@
 #include "plan/rank_plan.h"
 
-#include <cstdio>
-
 #include "base/error.h"
 #include "base/format.h"
 #include "config/choices.h"
@@ -14,9 +12,7 @@ namespace {
 
 // Formats with enough digits to compare steps that take minutes.
 std::string in_seconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, seconds < 1 ? "%.4g ms" : "%.5g s", seconds < 1 ? seconds * 1e3 : seconds);
-  return text;
+  return format_text(seconds < 1 ? "%.4g ms" : "%.5g s", seconds < 1 ? seconds * 1e3 : seconds);
 }
 
 std::string to_text(const ContextFigures& f) {

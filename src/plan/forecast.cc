@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
@@ -76,12 +75,9 @@ std::string to_text(const Forecast& f) {
   std::string out = cat("expected step ", format_duration(step), ", between ", format_duration(f.fastest), " and ",
                         format_duration(f.slowest), " if each assumption errs by ", int(100 * kVaried),
                         " %; no step beats ", format_duration(f.bound), "\n");
-  for (const Sensitivity& s : f.sensitive) {
-    char line[200];
-    std::snprintf(line, sizeof line, "  %-12s %-9.3g %+5.1f %% step time if %d %% better, %+5.1f %% if worse (%s)\n",
-                  s.of->name, s.value, 100 * s.better / step, int(100 * kVaried), 100 * s.worse / step, s.of->unit);
-    out += line;
-  }
+  for (const Sensitivity& s : f.sensitive)
+    out += format_text("  %-12s %-9.3g %+5.1f %% step time if %d %% better, %+5.1f %% if worse (%s)\n", s.of->name,
+                       s.value, 100 * s.better / step, int(100 * kVaried), 100 * s.worse / step, s.of->unit);
   return out;
 }
 

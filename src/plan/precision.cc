@@ -1,7 +1,6 @@
 #include "plan/precision.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "base/format.h"
@@ -50,10 +49,8 @@ double seconds_without(const Engine& engine, Backend backend, const Roofline& li
 }
 
 std::string line(const std::string& name, const std::string& size, double seconds, double chosen) {
-  char text[160];
-  std::snprintf(text, sizeof text, "  %-38s %14s %12.2f %+8.2f %%\n", name.c_str(), size.c_str(), seconds * 1e3,
-                100 * (seconds / chosen - 1));
-  return text;
+  return format_text("  %-38s %14s %12.2f %+8.2f %%\n", name.c_str(), size.c_str(), seconds * 1e3,
+                     100 * (seconds / chosen - 1));
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/format.h"
 #include "base/json.h"
 
 namespace athanor {
@@ -61,9 +61,7 @@ std::string plain(const std::string& text) {
 
 std::string name_of(size_t number, const std::vector<SweptValue>& values) {
   constexpr size_t kLongest = 100;
-  char digits[24];
-  std::snprintf(digits, sizeof digits, "%03zu", number);
-  std::string name = digits;
+  std::string name = format_text("%03zu", number);
   for (const SweptValue& v : values) name += cat("-", plain(cat(v.key.substr(v.key.rfind('.') + 1), "=", v.value)));
   return name.substr(0, kLongest);
 }

@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace athanor {
 namespace {
 
-std::string number(double value, const char* format = "%.6g") {
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
+std::string number(double value, const char* format = "%.6g") { return format_text(format, value); }
 
 // Clamps values so that their sums and differences stay finite; values beyond the limit are drawn at the limit.
 constexpr double kFarthest = 1e290;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,10 +21,7 @@ namespace {
 constexpr int kColors = 8;
 
 std::string text_of(double value, const char* format = "%.4g") {
-  if (!std::isfinite(value)) return "-";
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+  return std::isfinite(value) ? format_text(format, value) : "-";
 }
 
 std::string utc(double seconds) { return seconds == 0 ? "-" : format_time(seconds, TimeZone::utc); }

@@ -1,12 +1,12 @@
 // Recursive descent through the pattern: alternatives, sequences, atoms with quantifiers, sets. Writes only syntax that
 // is known to mean the same in PCRE2.
+#include "base/format.h"
 #include "tokenizer/regex.h"
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -66,11 +66,7 @@ constexpr std::pair<std::string_view, std::string_view> kProperties[] = {
     {"WHITESPACE", kWhiteSpace},
 };
 
-std::string code_text(uint32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, "\\x{%x}", unsigned(code));
-  return text;
-}
+std::string code_text(uint32_t code) { return format_text("\\x{%x}", unsigned(code)); }
 
 // A pattern that matches one character: the content of a set, or alternatives where a set cannot express it.
 struct OneOf {

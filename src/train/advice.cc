@@ -1,8 +1,7 @@
 #include "train/advice.h"
 
-#include <cstdio>
-
 #include "base/error.h"
+#include "base/format.h"
 #include "base/int.h"
 #include "perf/flops.h"
 #include "train/setup.h"
@@ -55,10 +54,8 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
 }
 
 std::string to_text(const DimensionAdvice& a, int64_t multiple) {
-  char percent[32];
-  std::snprintf(percent, sizeof percent, "%.1f", 100 * a.gain);
   return cat("model.", a.key, " ", a.value, " is not a multiple of ", multiple, ": its GEMMs cost what ", a.better,
-             " costs, ", percent, " % of the step is wasted");
+             " costs, ", format_text("%.1f", 100 * a.gain), " % of the step is wasted");
 }
 
 }  // namespace athanor

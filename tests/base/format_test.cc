@@ -24,6 +24,12 @@ TEST(Format, FormatsBytesWithBinaryPrefixes) {
   EXPECT_EQ(format_bytes(UINT64_MAX), "16.0 EiB");
 }
 
+TEST(Format, FormatsTextsOfAnyLengthAsPrintfDoes) {
+  EXPECT_EQ(format_text("%s%%", ""), "%");
+  EXPECT_EQ(format_text("%5d|%-4s|%.2f", 7, "ab", 0.125), "    7|ab  |0.12");
+  EXPECT_EQ(format_text("%s.", std::string(1000, 'x').c_str()), std::string(1000, 'x') + ".");
+}
+
 TEST(Format, FormatsTimesAsDatesOrADash) {
   EXPECT_EQ(format_time(0, TimeZone::utc), "1970-01-01 00:00:00");
   EXPECT_EQ(format_time(0.9, TimeZone::utc), "1970-01-01 00:00:00");
