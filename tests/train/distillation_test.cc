@@ -137,14 +137,9 @@ TEST(Distillation, EqualTeacherGivesZeroDivergence) {
   s.precision = "fp32";
   const double want = train(s, 1).norms[0];
   for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
-    run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), s.mesh());
-      EngineOptions o = options(s);
-      o.teacher = TeacherOptions{.model = tiny(s), .loss = kind, .temperature = 3, .ce_weight = 0.5};
-      Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    EngineOptions o = options(s);
+    o.teacher = TeacherOptions{.model = tiny(s), .loss = kind, .temperature = 3, .ce_weight = 0.5};
+    on_ranks(s, o, [&](Engine& engine, ProcessMesh&, const CpuBackend& cpu) {
       for (size_t u = 0; u < engine.model().params().units().size(); ++u) {
         const Tensor& from = engine.model().params().units()[u]->weights();
         const Tensor& to = engine.teacher()->params().units()[u]->weights();
@@ -162,14 +157,9 @@ TEST(Distillation, EqualTeacherGivesZeroDivergence) {
 TEST(Distillation, TeacherIsNotUpdated) {
   Setting s{.type = ModelType::llama, .lr = 0.01, .teacher = true};
   s.precision = "bf16";
-  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    EngineOptions o = options(s);
-    o.teacher->ce_weight = 0;
-    Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  EngineOptions o = options(s);
+  o.teacher->ce_weight = 0;
+  on_ranks(s, o, [&](Engine& engine, ProcessMesh&, const CpuBackend& cpu) {
     fill_teacher(engine.teacher()->params(), *cpu.device);
     const auto bytes = [&] {
       std::string all;

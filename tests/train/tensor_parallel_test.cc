@@ -100,14 +100,9 @@ TEST(TensorParallel, TokenLossesMatchOneRank) {
           std::mutex mutex;
           std::vector<std::vector<float>> of_ranks;
           double sum = 0;
-          run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
-            const CpuBackend cpu = make_cpu({.threads = 1});
-            ProcessMesh mesh(std::move(world), s.mesh());
-            EngineOptions o = options(s);
-            o.loss_chunk_rows = chunk;
-            Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
-            engine.commit();
-            engine.init_weights();
+          EngineOptions o = options(s);
+          o.loss_chunk_rows = chunk;
+          on_ranks(s, o, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
             std::vector<int32_t> tokens, targets;
             for (int64_t row = 0; row < kSequences; ++row) append_sample(row, tokens, targets, true, s.vocab);
             const double found = engine.evaluate(tokens, targets);
