@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <string>
 
-#include "base/format.h"
-
 namespace athanor {
 
 // Formats values as std::printf does.
