@@ -312,6 +312,8 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 // Refuses combinations that cannot work and fills values derived from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
 void validate_pipeline(Config&);  // the parts of validate() for the keys of one topic
+void validate_tensor_parallel(const Config&);
+void validate_context_parallel(const Config&);
 void validate_experts(const Config&);
 void validate_images(const Config&);
 void validate_one_bit(const Config&);
