@@ -139,8 +139,9 @@ MemoryCheckpoints::MemoryCheckpoints(std::string root, Communicator* control)
   });
   const std::vector<std::string> marks = gather_texts(*control_, mark);
   int first = me;  // the first rank of this machine
+  std::error_code none;
   for (int r = me; r >= 0; --r)
-    if (fs::exists(cat(root_, "/", marks[size_t(r)]))) first = r;
+    if (fs::exists(cat(root_, "/", marks[size_t(r)]), none)) first = r;
   const std::vector<std::string> firsts = gather_texts(*control_, cat(first));
   unlink(path.c_str());
   std::map<int, std::vector<int>> machines;
@@ -177,8 +178,11 @@ void MemoryCheckpoints::require_room(int64_t bytes) const {
   if (const auto free = leads() ? free_bytes(root_) : std::nullopt) {
     int64_t held = 0;
     std::error_code none;
-    for (const auto& entry : fs::recursive_directory_iterator(root_, none))
-      if (entry.is_regular_file(none)) held += int64_t(entry.file_size(none));
+    for (const CheckpointInfo& info : list_checkpoints(root_))
+      for (const std::string& name : folder_names(info.path)) {
+        const auto size = fs::file_size(cat(info.path, "/", name), none);
+        if (!none) held += int64_t(size);
+      }
     if (*free + held < need)
       lack = cat("expected ", format_bytes(uint64_t(need)), " in ", root_, " for two checkpoints",
                  copies > 1 ? ", with those of another machine" : "", "; it has ", format_bytes(uint64_t(*free + held)),
@@ -269,8 +273,11 @@ void MemoryCheckpoints::copy(const std::vector<Transfer>& all) {
 void MemoryCheckpoints::copy_to_next_machine(const std::string& folder) {
   if (machines() == 1) return;
   nlohmann::json mine = nlohmann::json::object();
-  if (leads())
-    for (const std::string& name : folder_names(folder)) mine[name] = fs::file_size(cat(folder, "/", name));
+  const std::string problem = on_any_rank(failure_of([&] {
+    if (leads())
+      for (const std::string& name : folder_names(folder)) mine[name] = fs::file_size(cat(folder, "/", name));
+  }));
+  if (!problem.empty()) throw Error(problem);
   const std::vector<std::string> all = gather(leads() ? mine.dump() : "");
   std::vector<Transfer> transfers;
   for (int m = 0; m < machines(); ++m) {
@@ -286,17 +293,21 @@ void MemoryCheckpoints::copy_to_next_machine(const std::string& folder) {
 
 std::vector<std::vector<MemoryCheckpoints::Held>> MemoryCheckpoints::held() const {
   nlohmann::json mine = nlohmann::json::array();
-  if (leads())
-    for (const CheckpointInfo& info : list_checkpoints(root_)) try {
-        const Held held = Held::read(info);
-        mine.push_back({{"step", held.step},
-                        {"content", held.content},
-                        {"disk", json_of(held.disk)},
-                        {"names", held.names},
-                        {"files", held.files}});
-      } catch (const std::exception& e) {
-        log::warn(kKey, ": ", info.path, " is not used: ", e.what());
-      }
+  std::vector<CheckpointInfo> infos;
+  const std::string unlisted = failure_of([&] {
+    if (leads()) infos = list_checkpoints(root_);
+  });
+  if (!unlisted.empty()) log::warn(kKey, ": no checkpoint of ", root_, " is used: ", unlisted);
+  for (const CheckpointInfo& info : infos) try {
+      const Held held = Held::read(info);
+      mine.push_back({{"step", held.step},
+                      {"content", held.content},
+                      {"disk", json_of(held.disk)},
+                      {"names", held.names},
+                      {"files", held.files}});
+    } catch (const std::exception& e) {
+      log::warn(kKey, ": ", info.path, " is not used: ", e.what());
+    }
   const std::vector<std::string> all = gather(mine.dump());
   std::vector<std::vector<Held>> machines;
   for (const std::vector<int>& ranks : machines_) {
@@ -354,6 +365,9 @@ std::string MemoryCheckpoints::complete(const std::vector<std::vector<Held>>& al
                            .bytes = at[size_t(from)]->files.at(name)});
     }
   const std::string folder = cat(root_, "/", final_name);
+  received_.clear();
+  for (const Transfer& t : transfers)
+    if (t.to == machine() && has_tensors(t.target)) received_.push_back(cat(folder, "/", base_name(t.target)));
   const bool anew = leads() && !at[size_t(machine())];
   const auto together = [&](const auto& fn) { return on_any_rank(failure_of(fn)); };
   std::string problem = together([&] {
@@ -372,6 +386,15 @@ std::string MemoryCheckpoints::complete(const std::vector<std::vector<Held>>& al
     const Verification v = verify_checkpoint(folder, Depth::checksums, {.first = index, .every = here.size()});
     if (!v.ok) throw Error(v.problem);
   });
+}
+
+void MemoryCheckpoints::drop_received() {
+  if (control_) control_->barrier();  // all ranks have read them
+  const std::string failure = failure_of([&] {
+    if (leads())
+      for (const std::string& path : received_) remove_tree(path);
+  });
+  if (!failure.empty()) log::warn(kKey, ": files of other machines were not removed: ", failure);
 }
 
 void MemoryCheckpoints::keep_only(int64_t step) {

@@ -52,6 +52,8 @@ class MemoryCheckpoints {
   // one, and verifies its checksums. Returns its folder on this machine, or "" if there is none; failures are logged.
   // `disk`: the state of the save folder, as rank 0 sees it.
   std::string find(const DiskState& disk);
+  // Call once all ranks have read what find() returned: removes the large files that it copied from other machines.
+  void drop_received();
   void keep_only(int64_t step);  // removes all other checkpoints of this machine; -1: all
   void remove_folder();          // of this machine, at the end of a run
 
@@ -70,6 +72,7 @@ class MemoryCheckpoints {
   Communicator* const control_;
   std::vector<std::vector<int>> machines_;  // ranks of each machine
   std::optional<RunLock> lock_;
+  std::vector<std::string> received_;  // files with tensors that other machines hold, too
 };
 
 }  // namespace athanor

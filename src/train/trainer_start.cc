@@ -405,6 +405,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       workers_words(config_, engine_->workers()), "micro-batch ", config_.micro_batch_size, " x ",
       engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   set_weights(resume, from.get(), mask.get());
+  if (resume && resume->in_memory) memory_->drop_received();
   if (resume) {
     if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();

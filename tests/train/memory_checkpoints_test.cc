@@ -54,14 +54,14 @@ class MemoryCheckpoint : public testing::TrainerRanks {
     return config(name, {"micro_batch_size=1", "zero_stage=2", "checkpoint.memory_interval=2", "save_interval=5"});
   }
   // Trains to step 7 of 8 and fails there, with a checkpoint of step 5 on disk and one of step 6 in memory.
-  void crash(const std::string& name) {
+  void crash(const std::string& name, int machines = 2) {
     testing::TrainerRanks::Ranks ranks = all_;
     ranks.doing = [](int rank, Activity now, int64_t step, testing::Asked&) {
       if (rank == 1 && now == Activity::step && step == 7) throw Error("killed by the test");
     };
     EXPECT_EQ(run_all(of_ranks(name), ranks)[1].error, "killed by the test");
     ASSERT_EQ(steps(name), std::vector<int64_t>{5});
-    for (int m = 0; m < 2; ++m) ASSERT_EQ(list_checkpoints(held(m, name)).size(), 1U);
+    for (int m = 0; m < machines; ++m) ASSERT_EQ(list_checkpoints(held(m, name)).size(), 1U);
   }
   // Runs to the end, and returns the folder from which it continued.
   std::string resume(const std::string& name, const testing::TrainerRanks::Ranks& ranks) {
@@ -88,7 +88,6 @@ class MemoryCheckpoint : public testing::TrainerRanks {
 TEST_F(MemoryCheckpoint, ContinuesToTheSameBitsAfterACrashAndAfterTheLossOfAnyMachine) {
   for (const testing::Ended& e : run_all(of_ranks("whole"), all_)) ASSERT_EQ(e.code, Exit::done) << e.error;
   crash("r");
-  EXPECT_FALSE(fs::exists(file(0, "r", 6, "nothing")));
   EXPECT_EQ(resume("r", all_), in_memory("r"));
   expect_like_whole("r");
   for (int m = 0; m < 2; ++m) {
@@ -103,6 +102,30 @@ TEST_F(MemoryCheckpoint, ContinuesToTheSameBitsAfterACrashAndAfterTheLossOfAnyMa
   testing::TrainerRanks::Ranks two = all_;
   two.count = 2;
   EXPECT_EQ(resume("fewer", two), in_memory("fewer"));
+}
+
+TEST_F(MemoryCheckpoint, IsOnTwoOfThreeMachines) {
+  all_.count = 3;
+  all_.own = [this](int rank, Config& c) { c.memory_folder = machine(rank), c.global_batch_size = 6; };
+  const auto files_of = [&](int m) {  // numbers of the parts on a machine
+    std::string numbers;
+    for (int part = 1; part <= 3; ++part)
+      if (fs::exists(file(m, "r", 6, cat("model-0000", part, "-of-00003.safetensors")))) numbers += cat(part);
+    return numbers;
+  };
+  crash("r", 3);
+  EXPECT_EQ(files_of(0) + " " + files_of(1) + " " + files_of(2), "13 12 23");
+  fs::remove_all(machine(1));
+  testing::TrainerRanks::Ranks ranks = all_;
+  std::string held;
+  ranks.doing = [&](int rank, Activity now, int64_t step, testing::Asked&) {
+    if (rank == 0 && now == Activity::step && step == 7) held = cat(files_of(0), " ", files_of(1), " ", files_of(2));
+  };
+  EXPECT_EQ(resume("r", ranks), in_memory("r"));
+  EXPECT_EQ(held, "13  23") << "copies of other machines are removed once they are read";
+  crash("two", 3);
+  for (int m = 0; m < 2; ++m) fs::remove_all(machine(m));
+  EXPECT_EQ(resume("two", all_), on_disk("two"));
 }
 
 TEST_F(MemoryCheckpoint, IsNotUsedIfIncompleteDamagedOrOutdated) {
