@@ -16,10 +16,10 @@ GemmTime time_gemm(Backend, const GemmUse&);
 
 // A distinct grouped GEMM of a step, with rows divided evenly among the experts.
 struct GroupedGemmTime {
-  GroupedGemm op;  // representative
+  GroupedGemm op;
   int64_t launches = 0;
   double seconds = 0;
-  double dense_seconds = 0;  // of one GEMM of all rows with the matrix of one expert
+  double dense_seconds = 0;  // time of one dense GEMM of all rows and the matrix of one expert
 };
 // Runs each of them as time_gemm() does; most work first.
 std::vector<GroupedGemmTime> time_grouped_gemms(Engine&, Backend);

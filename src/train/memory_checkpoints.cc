@@ -200,7 +200,7 @@ void MemoryCheckpoints::copy(const std::vector<Transfer>& all) {
   struct Pair {
     std::vector<const Transfer*> files;
     size_t next = 0;
-    int64_t at = 0;  // in the next file
+    int64_t at = 0;  // offset in the next file
     Fd source;
     std::optional<OutputFile> target;
     std::vector<std::byte> block = {};
@@ -225,7 +225,7 @@ void MemoryCheckpoints::copy(const std::vector<Transfer>& all) {
     }
   };
   const int ranks = control_->size(), me = control_->rank();
-  std::map<int, Pair> out, in;  // by the other rank
+  std::map<int, Pair> out, in;  // keys: the rank that receives, or sends
   std::map<std::pair<int, int>, int64_t> blocks;
   std::string failure;
   const auto attempt = [&](const auto& fn) {

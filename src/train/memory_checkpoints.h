@@ -19,7 +19,7 @@ inline constexpr const char* kDiskStateFile = "disk.json";  // DiskState of a ch
 struct DiskState {
   int64_t serial = -1;       // -1: no checkpoint; -2: unknown, since the disk cannot be read
   std::string manifest;      // XXH3 of its manifest
-  int64_t step = -1;         // its step
+  int64_t step = -1;         // step of that checkpoint
   int64_t saving_step = -1;  // step of a save to disk that has not ended yet; -1: none
 
   // True if `now` is the same newest checkpoint, or the one that was being saved.
