@@ -235,8 +235,7 @@ TEST(MakeEngine, OffloadsOnlyIfNothingElseFits) {
   const std::string text = refusal(with({"offload.optimizer=cpu", host(states - kSlack)}));
   for (const char* part : {"offload.optimizer keeps", "of host memory may be used", "optimizer", "masters"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
-  EXPECT_NE(refusal(with({"offload.optimizer=cpu", host(states + kSlack), "save=here"}))
-                .find("and checkpoints take"),
+  EXPECT_NE(refusal(with({"offload.optimizer=cpu", host(states + kSlack), "save=here"})).find("and checkpoints take"),
             std::string::npos);
 }
 
