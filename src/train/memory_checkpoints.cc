@@ -57,7 +57,7 @@ bool has_tensors(const std::string& file) { return file.ends_with(".safetensors"
 }  // namespace
 
 bool DiskState::leads_to(const DiskState& now) const {
-  if (serial == kUnreadable || now.serial == kUnreadable) return false;
+  if (!known() || !now.known()) return false;
   return (serial == now.serial && manifest == now.manifest) ||
          (saving_step >= 0 && now.step == saving_step && now.serial == std::max<int64_t>(serial, 0) + 1);
 }

@@ -22,6 +22,7 @@ struct DiskState {
   int64_t step = -1;         // step of that checkpoint
   int64_t saving_step = -1;  // step of a save to disk that has not ended yet; -1: none
 
+  bool known() const { return serial >= -1; }
   // True if `now` is the same newest checkpoint, or the one that was being saved.
   bool leads_to(const DiskState& now) const;
 };

@@ -178,6 +178,7 @@ class Trainer {
   std::unique_ptr<Checkpointer> checkpointer_;
   std::optional<MemoryCheckpoints> memory_;  // with checkpoint.memory_interval
   std::unique_ptr<Checkpointer> memory_checkpointer_;
+  std::optional<DiskState> on_disk_;  // on rank 0, since the last save: reading it reads all manifests of the folder
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<StepProfile> profile_;

@@ -112,6 +112,7 @@ void Trainer::report_save() {
   }
   const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();
   if (!saved) return;
+  on_disk_.reset();
   save_seconds_ = saved->seconds;
   if (options_.on_checkpoint && backend_.mesh.world().rank() == 0) options_.on_checkpoint(saved->step);
   metrics_.event({.kind = EventKind::checkpoint,
@@ -174,7 +175,8 @@ void Trainer::save_to_memory() {
   const PhaseScope phase(clock_, Phase::checkpoint);
   doing(Activity::saving);
   read_engine_state();
-  DiskState disk = lock_ ? disk_state(config_.save) : DiskState{};
+  if (lock_ && !(on_disk_ && on_disk_->known())) on_disk_ = disk_state(config_.save);
+  DiskState disk = on_disk_.value_or(DiskState{});
   if (checkpointer_->under_way()) disk.saving_step = last_saved_step_;
   RunState state = state_;
   if (backend_.control) state = parse_state(shared(state_json(state_)), "state of rank 0");
