@@ -48,7 +48,7 @@ struct Difference {
 };
 
 // Both tensors are in host memory, with equal shape and dtype; rows may be strided. Differences are divided by the rms
-// of `want`, but at least by `scale`.
+// of `want`, or by `scale` where that is larger.
 Difference compare(const Tensor& got, const Tensor& want, double scale = 0);
 
 }  // namespace athanor
