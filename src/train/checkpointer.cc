@@ -362,7 +362,7 @@ Checkpointer::Committed Checkpointer::commit() {
   writer_->add_text("state.json", state_);
   if (!extras_.tuning.empty()) writer_->add_text("tuning.json", extras_.tuning);
   if (!extras_.adapter.empty()) writer_->add_text(kAdapterFile, extras_.adapter);
-  for (const auto& [name, content] : extras_.tokenizer) writer_->add_text(name, content);
+  for (const auto& [name, content] : extras_.files) writer_->add_text(name, content);
   const std::string folder = writer_->commit();
   const Committed done = {folder, Clock::now(), writer_->bytes()};
   writer_.reset();
@@ -382,7 +382,7 @@ void Checkpointer::make_room() const {
   for (const std::string* text :
        {&extras_.hf_config, &extras_.resolved_config, &extras_.tuning, &extras_.adapter, &state_})
     need += int64_t(text->size());
-  for (const TokenizerFile& file : extras_.tokenizer) need += int64_t(file.content.size());
+  for (const TokenizerFile& file : extras_.files) need += int64_t(file.content.size());
   const auto lacks = [&] { return free_bytes(options_.root).value_or(need) < need; };
   const auto remove = [&](int64_t keep) {
     for (const int64_t step : prune(*options_.lock, keep))

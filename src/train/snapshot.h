@@ -48,11 +48,11 @@ std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);
 
 struct SaveExtras {
-  std::string resolved_config;           // config.resolved.json
-  std::string hf_config;                 // config.json, for transformers
-  std::string tuning;                    // tuning.json: choices on which rounding depends; empty: none
-  std::string adapter;                   // adapter.json, for adapters of a frozen model; empty: no adapters
-  std::vector<TokenizerFile> tokenizer;  // descriptor and its files; empty: unknown
+  std::string resolved_config;       // config.resolved.json
+  std::string hf_config;             // config.json, for transformers
+  std::string tuning;                // tuning.json: choices on which rounding depends; empty: none
+  std::string adapter;               // adapter.json, for adapters of a frozen model; empty: no adapters
+  std::vector<TokenizerFile> files;  // further files, such as the tokenizer's
 };
 
 // Loads only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those

@@ -71,7 +71,7 @@ SaveExtras Trainer::save_extras() const {
           .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
           .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
           .adapter = adapter_,
-          .tokenizer = tokenizer_};
+          .files = tokenizer_};
 }
 
 // A step with finite gradients can produce weights whose loss is not finite: evaluates the last micro-batch once more.
@@ -181,7 +181,7 @@ void Trainer::save_to_memory() {
   RunState state = state_;
   if (backend_.control) state = parse_state(shared(state_json(state_)), "state of rank 0");
   SaveExtras extras = save_extras();
-  extras.tokenizer.push_back({kDiskStateFile, shared(to_json(disk))});
+  extras.files.push_back({kDiskStateFile, shared(to_json(disk))});
   memory_checkpointer_->begin(state, "memory", std::move(extras), checkpoint_options());
   memory_checkpointer_->finish();
   if (const std::optional<FailedSave> failed = memory_checkpointer_->take_failed())
