@@ -42,14 +42,29 @@ std::string private_folder() {
 }
 
 DiskState parse_disk_state(const nlohmann::json& j) {
-  return {.serial = j.at("serial").get<int64_t>(),
+  return {.start = j.at("start").get<std::string>(),
+          .serial = j.at("serial").get<int64_t>(),
           .manifest = j.at("manifest").get<std::string>(),
           .step = j.at("step").get<int64_t>(),
           .saving_step = j.at("saving_step").get<int64_t>()};
 }
 
 nlohmann::json json_of(const DiskState& s) {
-  return {{"serial", s.serial}, {"manifest", s.manifest}, {"step", s.step}, {"saving_step", s.saving_step}};
+  return {{"start", s.start},
+          {"serial", s.serial},
+          {"manifest", s.manifest},
+          {"step", s.step},
+          {"saving_step", s.saving_step}};
+}
+
+constexpr int64_t kMaxDiskStateBytes = int64_t{1} << 30;  // of a manifest or kStartFile
+
+// DiskState::start of a save folder; "" without the file.
+std::string start_of(const std::string& save) {
+  const std::string path = cat(save, "/", kStartFile);
+  if (!fs::exists(path)) return "";
+  return with_context(
+      path, [&] { return nlohmann::json::parse(read_file(path, kMaxDiskStateBytes)).at("start").get<std::string>(); });
 }
 
 bool has_tensors(const std::string& file) { return file.ends_with(".safetensors"); }
@@ -57,7 +72,7 @@ bool has_tensors(const std::string& file) { return file.ends_with(".safetensors"
 }  // namespace
 
 bool DiskState::leads_to(const DiskState& now) const {
-  if (!known() || !now.known()) return false;
+  if (!known() || !now.known() || start != now.start) return false;
   return (serial == now.serial && manifest == now.manifest) ||
          (saving_step >= 0 && now.step == saving_step && now.serial == std::max<int64_t>(serial, 0) + 1);
 }
@@ -67,17 +82,27 @@ std::string to_json(const DiskState& state) { return json_of(state).dump() + "\n
 DiskState disk_state_from_json(const std::string& text) { return parse_disk_state(nlohmann::json::parse(text)); }
 
 DiskState disk_state(const std::string& save) {
-  constexpr int64_t kMaxBytes = int64_t{1} << 30;
   try {
+    const std::string start = start_of(save);
     const std::vector<CheckpointInfo> all = list_checkpoints(save);
-    if (all.empty()) return {};
-    return {.serial = all.back().serial,
-            .manifest = xxh3_hex(read_file(cat(all.back().path, "/", kManifestName), kMaxBytes)),
+    if (all.empty()) return {.start = start};
+    return {.start = start,
+            .serial = all.back().serial,
+            .manifest = xxh3_hex(read_file(cat(all.back().path, "/", kManifestName), kMaxDiskStateBytes)),
             .step = all.back().step};
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     log::warn(kKey, ": the newest checkpoint on disk cannot be read, so none in memory can follow it: ", e.what());
     return {.serial = kUnreadable};
   }
+}
+
+void begin_without_memory(const std::string& save, bool saves_to_memory) {
+  const std::string path = cat(save, "/", kStartFile);
+  std::random_device random;
+  if (saves_to_memory)
+    write_file(path, nlohmann::json{{"start", cat(process_mark(), "-", random(), "-", random())}}.dump() + "\n");
+  else
+    fs::remove(path);
 }
 
 std::string memory_folder(const std::string& configured, const std::string& save) {

@@ -14,21 +14,27 @@ namespace athanor {
 
 inline constexpr const char* kDiskStateFile = "disk.json";  // DiskState of a checkpoint in memory
 
-// The newest checkpoint on disk when a checkpoint in memory was written. If the disk has another newest one later, the
-// one in memory is outdated: the run was continued elsewhere, or went back.
+inline constexpr const char* kStartFile = "memory.json";  // of a save folder: DiskState::start
+
+// The state of the save folder when a checkpoint in memory was written. If it is another one later, the checkpoint in
+// memory is outdated: the run was continued elsewhere, went back, or began anew.
 struct DiskState {
+  std::string start;         // identity of the last start that did not continue from memory; "": none is known
   int64_t serial = -1;       // -1: no checkpoint; -2: unknown, since the disk cannot be read
   std::string manifest;      // XXH3 of its manifest
   int64_t step = -1;         // step of that checkpoint
   int64_t saving_step = -1;  // step of a save to disk that has not ended yet; -1: none
 
   bool known() const { return serial >= -1; }
-  // True if `now` is the same newest checkpoint, or the one that was being saved.
+  // True if `now` has the same start, and the same newest checkpoint or the one that was being saved.
   bool leads_to(const DiskState& now) const;
 };
 std::string to_json(const DiskState&);
 DiskState disk_state_from_json(const std::string&);
 DiskState disk_state(const std::string& save);  // of a save folder; saving_step stays -1
+// Makes all checkpoints in memory outdated that were written before this call. saves_to_memory: false also removes
+// kStartFile.
+void begin_without_memory(const std::string& save, bool saves_to_memory);
 
 // The folder for checkpoints in memory of the run in `save`: `configured`, or if that is empty, a folder of the run
 // below /dev/shm/athanor-UID, which only this user can read. Throws Error(usage) if others can write there.

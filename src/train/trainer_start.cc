@@ -213,6 +213,7 @@ bool Trainer::was_done_before(const std::string& folder) const {
 // checkpoints; else with its first save.
 void Trainer::leave_other_branch(const std::optional<Resume>& resume) {
   if (!lock_ || (resume && resume->in_memory)) return;  // one in memory continues the newest on disk
+  begin_without_memory(config_.save, config_.memory_interval > 0);
   const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   const auto is_resumed = [&](const CheckpointInfo& info) {
     std::error_code none;

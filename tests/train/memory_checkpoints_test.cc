@@ -21,6 +21,7 @@ TEST(DiskState, LeadsToItselfAndToTheSaveThatWasUnderWay) {
   EXPECT_FALSE(leads_to({.serial = 6, .manifest = "b", .step = 60})) << "one more was saved since";
   EXPECT_FALSE(leads_to({.serial = 5, .manifest = "b", .step = 50})) << "another branch";
   EXPECT_FALSE(leads_to({})) << "all checkpoints were removed";
+  EXPECT_FALSE(leads_to({.start = "b", .serial = 4, .manifest = "a", .step = 40})) << "the run began anew";
   EXPECT_TRUE(DiskState{}.leads_to({}));
   const DiskState unreadable{.serial = -2};
   EXPECT_FALSE(unreadable.leads_to(unreadable));
@@ -150,6 +151,27 @@ TEST_F(MemoryCheckpoint, IsNotUsedIfIncompleteDamagedOrOutdated) {
   }
   EXPECT_EQ(resume("outdated", all_), on_disk("outdated"));
   expect_like_whole("outdated");
+
+  crash("removed");
+  fs::remove_all(dir_.path() + "/removed");
+  for (const testing::Ended& e : run_all(of_ranks("removed"), all_)) EXPECT_EQ(e.code, Exit::done) << e.error;
+  EXPECT_TRUE(events("removed", EventKind::resume).empty()) << "a run whose folder was removed begins anew";
+  expect_like_whole("removed");
+}
+
+TEST_F(MemoryCheckpoint, IsNotUsedOnceTheRunContinuedWithoutIt) {
+  crash("r");
+  for (int m = 0; m < 2; ++m) fs::rename(machine(m), cat(dir_.path(), "/away", m));
+  testing::TrainerRanks::Ranks ranks = all_;
+  ranks.doing = [](int rank, Activity now, int64_t, testing::Asked&) {
+    if (rank == 1 && now == Activity::step) throw Error("killed by the test");
+  };
+  EXPECT_EQ(run_all(of_ranks("r"), ranks)[1].error, "killed by the test");
+  for (int m = 0; m < 2; ++m) {
+    fs::remove_all(machine(m));
+    fs::rename(cat(dir_.path(), "/away", m), machine(m));
+  }
+  EXPECT_EQ(resume("r", all_), on_disk("r"));
 }
 
 TEST_F(MemoryCheckpoint, DoesNotStopARunThatCannotWriteIt) {
