@@ -310,6 +310,16 @@ void remove_tree(const std::string& path) {
   if (error) throw_io("removing", path, error.value());
 }
 
+std::vector<std::string> folder_names(const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator it(path, error), end;
+  for (; !error && it != end; it.increment(error)) names.push_back(it->path().filename().string());
+  if (error && error.value() != ENOENT) throw_io("listing the folder", path, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 OutputFile::OutputFile(std::string path)
     : path_(std::move(path)), file_(create_below(parent_dir(path_), base_name(path_), O_WRONLY | O_EXCL)) {}
 
@@ -361,6 +371,39 @@ void write_file(const std::string& path, std::string_view content) {
   AtomicFile file(path);
   file.out().write(content);
   file.commit();
+}
+
+namespace {
+
+bool is_number(std::string_view part) { return part.find_first_not_of("0123456789") == part.npos; }
+
+// True for .NAME.MARK.tmp, .NAME.MARK.K.tmp, .NAME.MARK.checked and their own temporary names, if all marks
+// (process_mark()) are of processes of this host that have ended.
+bool is_leftover(std::string_view entry, const std::string& name) {
+  const std::string one = cat(".", name, "."), two = "." + one;
+  const std::string& start = entry.starts_with(two) ? two : one;
+  if (!entry.starts_with(start) || !(entry.ends_with(".tmp") || entry.ends_with(".checked"))) return false;
+  bool marked = false;
+  for (size_t at = start.size(); at < entry.size();) {
+    const size_t dot = std::min(entry.find('.', at), entry.size());
+    const std::string_view part = entry.substr(at, dot - at);
+    at = dot + 1;
+    if (part == "tmp" || part == "checked" || (marked && is_number(part))) continue;
+    if (!is_of_ended_process(part)) return false;
+    marked = true;
+  }
+  return marked;
+}
+
+}  // namespace
+
+void remove_leftovers(const std::string& path) {
+  const std::string folder = parent_dir(path);
+  for (const std::string& name : folder_names(folder)) {
+    if (!is_leftover(name, base_name(path))) continue;
+    log::info("removing ", folder, "/", name, ": left by a process that was killed before ", path, " was complete");
+    remove_tree(cat(folder, "/", name));
+  }
 }
 
 MappedFile::MappedFile(const std::string& path) : MappedFile(open_regular(path), path) {}

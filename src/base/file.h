@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace athanor {
 
@@ -75,6 +76,8 @@ void fsync_dir(const std::string& path);
 void rename_path(const std::string& from, const std::string& to);
 // Removes a file or a folder with its contents; no-op if missing. Does not follow symbolic links.
 void remove_tree(const std::string& path);
+// The names in a folder, sorted; empty if the folder does not exist.
+std::vector<std::string> folder_names(const std::string& path);
 std::string parent_dir(const std::string& path);
 std::string base_name(const std::string& path);  // part after the last slash
 
@@ -116,6 +119,8 @@ class AtomicFile {
 };
 
 void write_file(const std::string& path, std::string_view content);  // atomically and durably
+// Removes temporary files and folders next to `path` that killed processes of this host left of attempts to create it.
+void remove_leftovers(const std::string& path);
 
 // A read-only mapping of a whole regular file. Truncation by others while it is mapped raises SIGBUS in the reader; for
 // files that others may still write, use pread_all.

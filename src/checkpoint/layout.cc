@@ -1,7 +1,6 @@
 // Formats and parses the names in a save folder; parsing accepts only names that formatting produces.
 #include "checkpoint/layout.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -60,16 +59,6 @@ void require_outside_checkpoints(const std::string& path) {
       throw Error(cat(path, ": ", at.string(), " has the name of a checkpoint of the run in ",
                       at.parent_path().string(), ", which may delete it; give another path"),
                   Exit::usage);
-}
-
-std::vector<std::string> folder_names(const std::string& path) {
-  std::error_code error;
-  std::vector<std::string> names;
-  std::filesystem::directory_iterator it(path, error), end;
-  for (; !error && it != end; it.increment(error)) names.push_back(it->path().filename().string());
-  if (error && error.value() != ENOENT) throw_io("listing the folder", path, error.value());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace athanor

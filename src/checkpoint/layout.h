@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace athanor {
 
@@ -28,8 +27,5 @@ std::optional<int64_t> parse_diverged_folder(std::string_view name);
 // Throws Error(usage) if the path, which need not exist, or a folder around it has the name of a checkpoint in a run's
 // save folder: the run would take it for its own checkpoint, and may delete it.
 void require_outside_checkpoints(const std::string& path);
-
-// The names in a folder, sorted; empty if the folder does not exist.
-std::vector<std::string> folder_names(const std::string& path);
 
 }  // namespace athanor

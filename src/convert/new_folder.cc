@@ -1,6 +1,5 @@
 #include "convert/new_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -11,29 +10,6 @@
 
 namespace athanor {
 namespace fs = std::filesystem;
-namespace {
-
-bool is_number(std::string_view part) { return part.find_first_not_of("0123456789") == part.npos; }
-
-// True for .NAME.MARK.tmp of NewFolder, .NAME.MARK.K.tmp of AtomicFile, .NAME.MARK.checked of `export --check` and its
-// own temporary names, if all marks (process_mark()) are of processes of this host that have ended.
-bool is_leftover(std::string_view entry, const std::string& name) {
-  const std::string one = cat(".", name, "."), two = "." + one;
-  const std::string& start = entry.starts_with(two) ? two : one;
-  if (!entry.starts_with(start) || !(entry.ends_with(".tmp") || entry.ends_with(".checked"))) return false;
-  bool marked = false;
-  for (size_t at = start.size(); at < entry.size();) {
-    const size_t dot = std::min(entry.find('.', at), entry.size());
-    const std::string_view part = entry.substr(at, dot - at);
-    at = dot + 1;
-    if (part == "tmp" || part == "checked" || (marked && is_number(part))) continue;
-    if (!is_of_ended_process(part)) return false;
-    marked = true;
-  }
-  return marked;
-}
-
-}  // namespace
 
 std::string without_slash(const std::string& path) {
   std::string plain = fs::path(path).lexically_normal().string();
@@ -54,11 +30,7 @@ void prepare_new_path(const std::string& path) {
   const std::string plain = without_slash(path), parent = parent_dir(plain);
   require_new_path(plain);
   make_dirs(parent);
-  for (const std::string& name : folder_names(parent)) {
-    if (!is_leftover(name, base_name(plain))) continue;
-    log::info("removing ", parent, "/", name, ": left by a process that was killed before ", plain, " was complete");
-    remove_tree(cat(parent, "/", name));
-  }
+  remove_leftovers(plain);
   const AtomicFile can_be_created(plain);
 }
 

@@ -166,6 +166,7 @@ void begin_logit_cache(const std::string& folder, const LogitCacheInfo& info) {
                     "\nremove it, or set distillation.teacher_logits to another folder"),
                 Exit::usage);
   }
+  remove_leftovers(manifest_of(folder));
   if (!std::filesystem::is_empty(folder, ignored))
     throw Error(cat(folder, " has files that are no cached logits; set distillation.teacher_logits to a new folder"),
                 Exit::usage);
@@ -178,9 +179,17 @@ bool has_logit_shard(const std::string& folder, const LogitCacheInfo& info, int6
   return !missing && int64_t(bytes) == info.windows_in(shard) * info.record_bytes();
 }
 
+namespace {
+std::string new_shard(const std::string& folder, int64_t shard) {
+  std::string path = logit_shard(folder, shard);
+  remove_leftovers(path);
+  return path;
+}
+}  // namespace
+
 LogitShardWriter::LogitShardWriter(const std::string& folder, const LogitCacheInfo& info, int64_t shard)
     : info_(info),
-      file_(logit_shard(folder, shard)),
+      file_(new_shard(folder, shard)),
       window_(shard * info.shard_windows()),
       record_(size_t(info.record_bytes())) {
   file_.out().reserve(info.windows_in(shard) * info.record_bytes());

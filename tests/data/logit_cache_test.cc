@@ -2,9 +2,13 @@
 // are refused by name.
 #include "data/logit_cache.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <limits>
 
+#include "base/process_mark.h"
 #include "data_testing.h"
 
 namespace athanor {
@@ -162,6 +166,23 @@ TEST(LogitCache, ResumesOnlyItsOwnFolder) {
   std::filesystem::create_directory(dir / "full");
   write_bytes(dir / "full/file", "x");
   EXPECT_ERROR(begin_logit_cache(dir / "full", small()), "files that are no cached logits");
+}
+
+TEST(LogitCache, RemovesWhatKilledProcessesLeft) {
+  const pid_t killed = ::fork();
+  if (killed == 0) _exit(0);
+  ASSERT_EQ(waitpid(killed, nullptr, 0), killed);
+  const std::string mark = process_mark(), of_killed = cat(killed, mark.substr(mark.find('-')));
+  const TempDir dir;
+  const std::string folder = dir / "cache";
+  std::filesystem::create_directory(folder);
+  for (const std::string name : {"manifest.json", "logits-00000.bin"}) {
+    const std::string left = cat(folder, "/.", name, ".", of_killed, ".0.tmp");
+    write_bytes(left, "x");
+    write(folder, small());
+    EXPECT_FALSE(std::filesystem::exists(left)) << left;
+    std::filesystem::remove(folder + "/logits-00000.bin");
+  }
 }
 
 TEST(LogitCache, RefusesInvalidManifests) {
