@@ -10,12 +10,6 @@ using M = ModelConfig;
 constexpr Range kLambda = between(-1e3, 1e3);
 constexpr Range kBlocks = between(0, 1 << 20);
 
-Json list_schema(Json item) {
-  Json list = Json::object();
-  list.set("type", Json::of("array"));
-  list.set("items", std::move(item));
-  return null_or(std::move(list));
-}
 Json layer_types_schema() {
   Json word = Json::object(), words = Json::array();
   for (auto name : choice_names(LayerType{})) words.items.push_back(Json::of(name));
@@ -42,21 +36,6 @@ Field<M> numbers(std::string_view key, std::string_view help) {
 }
 
 // Lists of block or table indices; JSON null is stored as -1.
-template <std::vector<int64_t> M::*L>
-void read_indices(M& out, const Json& value, const std::string& path, Notices) {
-  (out.*L).clear();
-  if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of numbers and null");
-  for (size_t i = 0; i < value.items.size(); ++i)
-    (out.*L).push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16), {"null", -1}));
-}
-template <std::vector<int64_t> M::*L>
-Json write_indices(const M& in) {
-  if ((in.*L).empty()) return Json();
-  Json list = Json::array();
-  for (const int64_t i : in.*L) list.items.push_back(i < 0 ? Json() : Json::of(i));
-  return list;
-}
 Json indices_schema() {
   Json number = Json::object();
   number.set("type", Json::of("integer"));
@@ -64,8 +43,11 @@ Json indices_schema() {
 }
 template <std::vector<int64_t> M::*L>
 Field<M> indices(std::string_view key, std::string_view help) {
-  return custom(key, Custom<M>{read_indices<L>, write_indices<L>, indices_schema, "null, or list of integers and null"},
-                refused, help)
+  const auto read = [](M& out, const Json& value, const std::string& path, Notices) {
+    out.*L = read_integers(value, path, between(0, 1 << 16), "null, or a list of numbers and null", {"null", -1});
+  };
+  const auto write = [](const M& in) { return write_integers(in.*L); };
+  return custom(key, Custom<M>{read, write, indices_schema, "null, or list of integers and null"}, refused, help)
       .unset_is("null");
 }
 

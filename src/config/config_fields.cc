@@ -70,20 +70,12 @@ Json windows_schema() {
 }
 
 void read_layout(Config& out, const Json& value, const std::string& path, Notices) {
-  out.pipeline_layout.clear();
-  if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array) || value.items.empty())
-    bad_value(value, path, "null, or a list with the number of blocks of each part, each at least 1");
-  for (size_t i = 0; i < value.items.size(); ++i)
-    out.pipeline_layout.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), at_least(1)));
+  constexpr const char* kExpected = "null, or a list with the number of blocks of each part, each at least 1";
+  if (value.is(Json::Kind::array) && value.items.empty()) bad_value(value, path, kExpected);
+  out.pipeline_layout = read_integers(value, path, at_least(1), kExpected);
 }
 
-Json write_layout(const Config& in) {
-  if (in.pipeline_layout.empty()) return {};
-  Json list = Json::array();
-  for (const int64_t blocks : in.pipeline_layout) list.items.push_back(Json::of(blocks));
-  return list;
-}
+Json write_layout(const Config& in) { return write_integers(in.pipeline_layout); }
 
 // Schema: a list of integers above 0, or null.
 Json counts_schema() {

@@ -58,6 +58,14 @@ bool in_range(double v, const Range& range) {
   return std::isfinite(v) && above_low && below_high;
 }
 
+// Calls fn(item, path) for the items of a list; null is an empty list.
+template <class Fn>
+void for_each_item(const Json& value, const std::string& path, const std::string& expected, const Fn& fn) {
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
+  for (size_t i = 0; i < value.items.size(); ++i) fn(value.items[i], cat(path, "[", i, "]"));
+}
+
 }  // namespace
 
 std::string to_text(const Range& range) {
@@ -168,10 +176,17 @@ Json number_schema(std::string_view type, const Range& range, const Word& word) 
 std::vector<double> read_numbers(const Json& value, const std::string& path, const Range& range,
                                  const std::string& expected) {
   std::vector<double> numbers;
-  if (value.is(Json::Kind::null)) return numbers;
-  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
-  for (size_t i = 0; i < value.items.size(); ++i)
-    numbers.push_back(read_real(value.items[i], cat(path, "[", i, "]"), range));
+  for_each_item(value, path, expected,
+                [&](const Json& item, const std::string& at) { numbers.push_back(read_real(item, at, range)); });
+  return numbers;
+}
+
+std::vector<int64_t> read_integers(const Json& value, const std::string& path, const Range& range,
+                                   const std::string& expected, const Word& word) {
+  std::vector<int64_t> numbers;
+  for_each_item(value, path, expected, [&](const Json& item, const std::string& at) {
+    numbers.push_back(read_integer(item, at, range, word));
+  });
   return numbers;
 }
 
@@ -179,6 +194,13 @@ Json write_numbers(std::span<const double> numbers) {
   if (numbers.empty()) return Json();
   Json list = Json::array();
   for (const double x : numbers) list.items.push_back(Json::of(x));
+  return list;
+}
+
+Json write_integers(std::span<const int64_t> numbers) {
+  if (numbers.empty()) return Json();
+  Json list = Json::array();
+  for (const int64_t i : numbers) list.items.push_back(i < 0 ? Json() : Json::of(i));
   return list;
 }
 
@@ -190,12 +212,14 @@ Json null_or(Json schema) {
   return either;
 }
 
-Json numbers_schema() {
+Json list_schema(Json item) {
   Json list = Json::object();
   list.set("type", Json::of("array"));
-  list.set("items", number_schema("number", {}, {}));
+  list.set("items", std::move(item));
   return null_or(std::move(list));
 }
+
+Json numbers_schema() { return list_schema(number_schema("number", {}, {})); }
 
 Json choice_schema(std::span<const std::string_view> names) {
   Json words = Json::array(), schema = Json::object();

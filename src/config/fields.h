@@ -204,7 +204,12 @@ int read_choice(const Json&, const std::string& path, std::span<const std::strin
 // A list of numbers; null is an empty list. expected: what a message says about another value.
 std::vector<double> read_numbers(const Json&, const std::string& path, const Range&, const std::string& expected);
 Json write_numbers(std::span<const double>);
-Json null_or(Json schema);  // the schema of null, or of a value of this schema
+// A list of integers; null is an empty list, and a negative number is written as null.
+std::vector<int64_t> read_integers(const Json&, const std::string& path, const Range&, const std::string& expected,
+                                   const Word& = {});
+Json write_integers(std::span<const int64_t>);
+Json null_or(Json schema);    // the schema of null, or of a value of this schema
+Json list_schema(Json item);  // the schema of null, or of a list of these items
 Json numbers_schema();
 void require_object(const Json&, const std::string& path);
 // `near`: the key that was most likely meant, or "".

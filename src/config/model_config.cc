@@ -277,9 +277,7 @@ void add_expert_keys(const ModelConfig& m, Json& out) {
   if (has_shared_expert_gate(m.model_type))
     out.set("shared_expert_intermediate_size", Json::of(m.shared_expert_intermediate_size));
   out.set("decoder_sparse_step", Json::of(m.decoder_sparse_step));
-  Json dense = Json::array();
-  for (const int64_t layer : m.mlp_only_layers) dense.items.push_back(Json::of(layer));
-  out.set("mlp_only_layers", std::move(dense));
+  out.set("mlp_only_layers", m.mlp_only_layers.empty() ? Json::array() : write_integers(m.mlp_only_layers));
 }
 
 void add_llama_keys(const ModelConfig& m, Json& out) {

@@ -107,25 +107,14 @@ void apply_dependent(const Dependent& keys, const std::string& path, ModelConfig
 }
 
 void read_layers(ModelConfig& out, const Json& value, const std::string& path, Notices) {
-  out.mlp_only_layers.clear();
-  if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of layers, counted from 0");
-  for (size_t i = 0; i < value.items.size(); ++i)
-    out.mlp_only_layers.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16)));
+  out.mlp_only_layers = read_integers(value, path, between(0, 1 << 16), "null, or a list of layers, counted from 0");
 }
-Json write_layers(const ModelConfig& in) {
-  if (in.mlp_only_layers.empty()) return Json();
-  Json list = Json::array();
-  for (const int64_t layer : in.mlp_only_layers) list.items.push_back(Json::of(layer));
-  return list;
-}
+Json write_layers(const ModelConfig& in) { return write_integers(in.mlp_only_layers); }
 Json layers_schema() {
-  Json list = Json::object(), layer = Json::object();
+  Json layer = Json::object();
   layer.set("type", Json::of("integer"));
   layer.set("minimum", Json::of(int64_t{0}));
-  list.set("type", Json::of("array"));
-  list.set("items", std::move(layer));
-  return null_or(std::move(list));
+  return list_schema(std::move(layer));
 }
 
 void read_scaling(ModelConfig& out, const Json& value, const std::string& path, Notices notices) {
