@@ -1,6 +1,7 @@
 // Options of a model's blocks that are fixed in every published family and free with model_type athanor.
 #include "base/error.h"
 #include "config/fields.h"
+#include "config/fields_walk.h"
 
 namespace athanor {
 namespace {
@@ -10,19 +11,9 @@ using M = ModelConfig;
 constexpr Range kLambda = between(-1e3, 1e3);
 constexpr Range kBlocks = between(0, 1 << 20);
 
-Json layer_types_schema() {
-  Json word = Json::object(), words = Json::array();
-  for (auto name : choice_names(LayerType{})) words.items.push_back(Json::of(name));
-  word.set("enum", std::move(words));
-  return list_schema(std::move(word));
-}
+Json layer_types_schema() { return list_schema(choice_schema(choice_names(LayerType{}))); }
 Json ranges_schema() {
-  Json object = Json::object(), number = Json::object();
-  number.set("type", Json::of("number"));
-  number.set("minimum", Json::of(int64_t{0}));
-  object.set("type", Json::of("object"));
-  object.set("additionalProperties", std::move(number));
-  return null_or(std::move(object));
+  return null_or(schema_from(R"({"type": "object", "additionalProperties": {"type": "number", "minimum": 0}})"));
 }
 
 template <std::vector<double> M::*L>
@@ -36,11 +27,7 @@ Field<M> numbers(std::string_view key, std::string_view help) {
 }
 
 // Lists of block or table indices; JSON null is stored as -1.
-Json indices_schema() {
-  Json number = Json::object();
-  number.set("type", Json::of("integer"));
-  return list_schema(null_or(std::move(number)));
-}
+Json indices_schema() { return list_schema(null_or(schema_from(R"({"type": "integer"})"))); }
 template <std::vector<int64_t> M::*L>
 Field<M> indices(std::string_view key, std::string_view help) {
   const auto read = [](M& out, const Json& value, const std::string& path, Notices) {

@@ -56,17 +56,8 @@ Json write_windows(const Config& in) {
 }
 
 Json windows_schema() {
-  Json schema = Json::object(), types = Json::array(), pair = Json::object(), number = Json::object();
-  types.items = {Json::of("array"), Json::of("null")};
-  schema.set("type", std::move(types));
-  number.set("type", Json::of("integer"));
-  number.set("minimum", Json::of(int64_t{0}));
-  pair.set("type", Json::of("array"));
-  pair.set("minItems", Json::of(int64_t{2}));
-  pair.set("maxItems", Json::of(int64_t{2}));
-  pair.set("items", std::move(number));
-  schema.set("items", std::move(pair));
-  return schema;
+  return schema_from(R"({"type": ["array", "null"], "items": {"type": "array", "minItems": 2, "maxItems": 2,
+                         "items": {"type": "integer", "minimum": 0}}})");
 }
 
 void read_layout(Config& out, const Json& value, const std::string& path, Notices) {
@@ -77,35 +68,20 @@ void read_layout(Config& out, const Json& value, const std::string& path, Notice
 
 Json write_layout(const Config& in) { return write_integers(in.pipeline_layout); }
 
-// Schema: a list of integers above 0, or null.
-Json counts_schema() {
-  Json schema = Json::object(), types = Json::array(), number = Json::object();
-  types.items = {Json::of("array"), Json::of("null")};
-  schema.set("type", std::move(types));
-  number.set("type", Json::of("integer"));
-  number.set("minimum", Json::of(int64_t{1}));
-  schema.set("items", std::move(number));
-  return schema;
+Json layout_schema() {
+  return schema_from(R"({"type": ["array", "null"], "items": {"type": "integer", "minimum": 1}})");
 }
 
 Json ramp_schema() {
-  Json schema = counts_schema();
-  schema.set("minItems", Json::of(int64_t{3}));
-  schema.set("maxItems", Json::of(int64_t{3}));
-  return schema;
+  return schema_from(R"({"type": ["array", "null"], "items": {"type": "integer", "minimum": 1},
+                         "minItems": 3, "maxItems": 3})");
 }
 
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
   out.model = read_model(value, path, notices);
 }
 Json write_model_member(const Config& in) { return write_model(in.model); }
-Json model_member_schema() {
-  Json path = Json::object(), either = Json::object(), any = Json::array();
-  path.set("type", Json::of("string"));
-  any.items = {std::move(path), model_schema()};
-  either.set("anyOf", std::move(any));
-  return either;
-}
+Json model_member_schema() { return any_of({schema_from(R"({"type": "string"})"), model_schema()}); }
 
 Fields model_group() {
   return {
@@ -362,7 +338,7 @@ Fields ranks_group() {
       number("pipeline.virtual_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
              "model parts per stage (virtual pipeline); 0 = 2 with interleaved and zbv, else 1")
           .alias({"virtual_pipeline_model_parallel_size"}),
-      custom("pipeline.layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},
+      custom("pipeline.layout", Custom<Config>{read_layout, write_layout, layout_schema, "null, or list of integers"},
              free,
              "number of blocks of each model part, first to last; part p is on stage p mod pipeline_parallel_size; "
              "null = balanced by modelled time, including the head"),

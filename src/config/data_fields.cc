@@ -38,16 +38,10 @@ Json write_sources(const Config& in) {
 }
 
 Json sources_schema() {
-  Json path = Json::object(), entry = Json::object(), list = Json::object(), any = Json::object();
-  path.set("type", Json::of("string"));
-  Json entries = Json::array();
-  entries.items = {path, schema_of(data_source_fields())};
-  entry.set("anyOf", entries);
-  list.set("type", Json::of("array"));
-  list.set("items", std::move(entry));
-  entries.items.push_back(std::move(list));
-  any.set("anyOf", std::move(entries));
-  return any;
+  const Json path = schema_from(R"({"type": "string"})"), entry = schema_of(data_source_fields());
+  Json list = schema_from(R"({"type": "array"})");
+  list.set("items", any_of({path, entry}));
+  return any_of({path, entry, std::move(list)});
 }
 
 template <std::vector<DataSource> Config::*M>
@@ -100,15 +94,8 @@ Json write_fim_tokens(const Config& in) {
 }
 
 Json fim_tokens_schema() {
-  Json schema = Json::object(), types = Json::array(), item = Json::object(), either = Json::array();
-  types.items = {Json::of("array"), Json::of("null")};
-  either.items = {Json::of("integer"), Json::of("string")};
-  item.set("type", std::move(either));
-  schema.set("type", std::move(types));
-  schema.set("items", std::move(item));
-  schema.set("minItems", Json::of(int64_t{3}));
-  schema.set("maxItems", Json::of(int64_t{3}));
-  return schema;
+  return schema_from(R"({"type": ["array", "null"], "items": {"type": ["integer", "string"]},
+                         "minItems": 3, "maxItems": 3})");
 }
 
 }  // namespace

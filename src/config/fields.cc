@@ -166,11 +166,9 @@ Json number_schema(std::string_view type, const Range& range, const Word& word) 
   if (std::isfinite(range.low)) number.set(range.open_low ? "exclusiveMinimum" : "minimum", bound(range.low));
   if (std::isfinite(range.high)) number.set(range.open_high ? "exclusiveMaximum" : "maximum", bound(range.high));
   if (word.text.empty()) return number;
-  Json constant = Json::object(), either = Json::object(), options = Json::array();
+  Json constant = Json::object();
   constant.set("const", word.text == "null" ? Json() : Json::of(word.text));
-  options.items = {std::move(number), std::move(constant)};
-  either.set("anyOf", std::move(options));
-  return either;
+  return any_of({std::move(number), std::move(constant)});
 }
 
 std::vector<double> read_numbers(const Json& value, const std::string& path, const Range& range,
@@ -204,13 +202,16 @@ Json write_integers(std::span<const int64_t> numbers) {
   return list;
 }
 
-Json null_or(Json schema) {
-  Json nothing = Json::object(), either = Json::object(), any = Json::array();
-  nothing.set("type", Json::of("null"));
-  any.items = {std::move(schema), std::move(nothing)};
+Json schema_from(std::string_view text) { return parse_json(text, "schema"); }
+
+Json any_of(std::vector<Json> schemas) {
+  Json either = Json::object(), any = Json::array();
+  any.items = std::move(schemas);
   either.set("anyOf", std::move(any));
   return either;
 }
+
+Json null_or(Json schema) { return any_of({std::move(schema), schema_from(R"({"type": "null"})")}); }
 
 Json list_schema(Json item) {
   Json list = Json::object();

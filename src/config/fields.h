@@ -208,7 +208,10 @@ Json write_numbers(std::span<const double>);
 std::vector<int64_t> read_integers(const Json&, const std::string& path, const Range&, const std::string& expected,
                                    const Word& = {});
 Json write_integers(std::span<const int64_t>);
-Json null_or(Json schema);    // the schema of null, or of a value of this schema
+// Schemas: parsed from a constant; of a value that one of the schemas allows; of null, or a value of this schema.
+Json schema_from(std::string_view text);
+Json any_of(std::vector<Json> schemas);
+Json null_or(Json schema);
 Json list_schema(Json item);  // the schema of null, or of a list of these items
 Json numbers_schema();
 void require_object(const Json&, const std::string& path);

@@ -110,12 +110,7 @@ void read_layers(ModelConfig& out, const Json& value, const std::string& path, N
   out.mlp_only_layers = read_integers(value, path, between(0, 1 << 16), "null, or a list of layers, counted from 0");
 }
 Json write_layers(const ModelConfig& in) { return write_integers(in.mlp_only_layers); }
-Json layers_schema() {
-  Json layer = Json::object();
-  layer.set("type", Json::of("integer"));
-  layer.set("minimum", Json::of(int64_t{0}));
-  return list_schema(std::move(layer));
-}
+Json layers_schema() { return list_schema(schema_from(R"({"type": "integer", "minimum": 0})")); }
 
 void read_scaling(ModelConfig& out, const Json& value, const std::string& path, Notices notices) {
   out.rope_scaling = {};
@@ -125,13 +120,7 @@ Json write_scaling(const ModelConfig& in) {
   if (in.rope_scaling.rope_type == RopeType::none) return Json();
   return write_fields(rope_scaling_fields(), in.rope_scaling);
 }
-Json scaling_schema() {
-  Json nothing = Json::object(), either = Json::object(), any = Json::array();
-  nothing.set("type", Json::of("null"));
-  any.items = {schema_of(rope_scaling_fields()), std::move(nothing)};
-  either.set("anyOf", std::move(any));
-  return either;
-}
+Json scaling_schema() { return null_or(schema_of(rope_scaling_fields())); }
 
 }  // namespace
 

@@ -24,13 +24,7 @@ Json write_names(const Config& in) {
   return list;
 }
 
-inline Json names_schema() {
-  Json schema = Json::object(), name = Json::object();
-  schema.set("type", Json::of("array"));
-  name.set("type", Json::of("string"));
-  schema.set("items", std::move(name));
-  return schema;
-}
+inline Json names_schema() { return schema_from(R"({"type": "array", "items": {"type": "string"}})"); }
 
 template <Names Config::*M>
 Custom<Config> names(std::string_view type) {
