@@ -1,8 +1,8 @@
-// The functions of cuDNN that the program calls: its backend (graph) interface; see cublaslt_table.h about tables.
+// The functions of cuDNN that the program calls: its backend (graph) interface; see function_table.h.
 #pragma once
 #include <cudnn.h>
 
-#include <type_traits>
+#include "cuda/libraries/function_table.h"
 
 #define ATHANOR_CUDNN_FUNCTIONS(F) \
   F(cudnnGetVersion)               \
@@ -21,18 +21,6 @@
 
 namespace athanor {
 
-struct CudnnTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
-  ATHANOR_CUDNN_FUNCTIONS(ATHANOR_MEMBER)
-#undef ATHANOR_MEMBER
-};
-
-template <class Table, class Visit>
-requires std::is_same_v<std::remove_const_t<Table>, CudnnTable>
-void for_each_function(Table& table, Visit&& visit) {
-#define ATHANOR_VISIT(name) visit(#name, table.name);
-  ATHANOR_CUDNN_FUNCTIONS(ATHANOR_VISIT)
-#undef ATHANOR_VISIT
-}
+ATHANOR_FUNCTION_TABLE(CudnnTable, ATHANOR_CUDNN_FUNCTIONS)
 
 }  // namespace athanor

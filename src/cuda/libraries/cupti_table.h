@@ -1,9 +1,9 @@
 // The functions of CUPTI that the program calls: activity records, external correlation ids, callbacks for graph nodes;
-// see cublaslt_table.h about tables.
+// see function_table.h.
 #pragma once
 #include <cupti.h>
 
-#include <type_traits>
+#include "cuda/libraries/function_table.h"
 
 #define ATHANOR_CUPTI_FUNCTIONS(F)          \
   F(cuptiGetVersion)                        \
@@ -24,18 +24,6 @@
 
 namespace athanor {
 
-struct CuptiTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
-  ATHANOR_CUPTI_FUNCTIONS(ATHANOR_MEMBER)
-#undef ATHANOR_MEMBER
-};
-
-template <class Table, class Visit>
-requires std::is_same_v<std::remove_const_t<Table>, CuptiTable>
-void for_each_function(Table& table, Visit&& visit) {
-#define ATHANOR_VISIT(name) visit(#name, table.name);
-  ATHANOR_CUPTI_FUNCTIONS(ATHANOR_VISIT)
-#undef ATHANOR_VISIT
-}
+ATHANOR_FUNCTION_TABLE(CuptiTable, ATHANOR_CUPTI_FUNCTIONS)
 
 }  // namespace athanor

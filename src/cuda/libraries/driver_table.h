@@ -1,8 +1,8 @@
-// The functions of the CUDA driver that the program calls besides the runtime; see cublaslt_table.h about tables.
+// The functions of the CUDA driver that the program calls besides the runtime; see function_table.h.
 #pragma once
 #include <cuda.h>
 
-#include <type_traits>
+#include "cuda/libraries/function_table.h"
 
 #define ATHANOR_DRIVER_FUNCTIONS(F) \
   F(cuInit)                         \
@@ -13,18 +13,6 @@
 
 namespace athanor {
 
-struct DriverTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
-  ATHANOR_DRIVER_FUNCTIONS(ATHANOR_MEMBER)
-#undef ATHANOR_MEMBER
-};
-
-template <class Table, class Visit>
-requires std::is_same_v<std::remove_const_t<Table>, DriverTable>
-void for_each_function(Table& table, Visit&& visit) {
-#define ATHANOR_VISIT(name) visit(#name, table.name);
-  ATHANOR_DRIVER_FUNCTIONS(ATHANOR_VISIT)
-#undef ATHANOR_VISIT
-}
+ATHANOR_FUNCTION_TABLE(DriverTable, ATHANOR_DRIVER_FUNCTIONS)
 
 }  // namespace athanor

@@ -1,9 +1,10 @@
-// The functions of NCCL that the program calls; see cublaslt_table.h about tables.
+// The functions of NCCL that the program calls; see function_table.h.
 #pragma once
 #include <nccl.h>
 
 #include <string_view>
-#include <type_traits>
+
+#include "cuda/libraries/function_table.h"
 
 // O: optional, null if the library is too old. The program calls only the memory functions among them, if they are
 // present.
@@ -41,21 +42,11 @@
   F(ncclGroupStart)                  \
   F(ncclGroupEnd)
 
+#define ATHANOR_NCCL_TABLE(F) ATHANOR_NCCL_FUNCTIONS(F, F)
+
 namespace athanor {
 
-struct NcclTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
-  ATHANOR_NCCL_FUNCTIONS(ATHANOR_MEMBER, ATHANOR_MEMBER)
-#undef ATHANOR_MEMBER
-};
-
-template <class Table, class Visit>
-requires std::is_same_v<std::remove_const_t<Table>, NcclTable>
-void for_each_function(Table& table, Visit&& visit) {
-#define ATHANOR_VISIT(name) visit(#name, table.name);
-  ATHANOR_NCCL_FUNCTIONS(ATHANOR_VISIT, ATHANOR_VISIT)
-#undef ATHANOR_VISIT
-}
+ATHANOR_FUNCTION_TABLE(NcclTable, ATHANOR_NCCL_TABLE)
 
 constexpr bool may_be_missing(const NcclTable&, std::string_view function) {
 #define ATHANOR_NEEDED(name)

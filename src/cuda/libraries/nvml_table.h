@@ -1,4 +1,4 @@
-// The functions of NVML that the program calls; see cublaslt_table.h about tables.
+// The functions of NVML that the program calls; see function_table.h about tables.
 #pragma once
 #include <type_traits>
 
