@@ -18,7 +18,7 @@ struct ActivationFwd {
   Tensor amax = {};  // optional [1] f32: amax of y; see ops/norm.h
   bool gated() const { return x.cols() != y.cols(); }
   static constexpr const char* kName = "activation_fwd";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x), Field::out("amax", amax)); }
   void check() const {
     Expect{kName}.floating("x", x).matrix("x", x).matrix("y", y);
     Expect{kName}
@@ -38,8 +38,8 @@ struct ActivationBwd {
   Tensor amax = {};  // optional [1] f32: amax of dx
   bool gated() const { return x.cols() != dy.cols(); }
   static constexpr const char* kName = "activation_bwd";
-  std::array<Field, 4> fields() {
-    return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::in("dy", dy), Field::in("x", x), Field::out("amax", amax));
   }
   void check() const {
     Expect{kName}.floating("x", x).matrix("x", x).matrix("dy", dy);
@@ -57,8 +57,8 @@ struct ScaledSum {
   Tensor y, x, z;  // [N, C]; y may be x's or z's memory
   Tensor a, b;     // optional [1] float
   static constexpr const char* kName = "scaled_sum";
-  std::array<Field, 5> fields() {
-    return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"z", Io::in, &z}, {"a", Io::in, &a}, {"b", Io::in, &b}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("x", x), Field::in("z", z), Field::in("a", a), Field::in("b", b));
   }
   void check() const {
     Expect e{kName};
@@ -78,16 +78,9 @@ struct ScaledSumBwd {
   Tensor x, z;    // [N, C]
   Tensor a, b;    // optional [1] float
   static constexpr const char* kName = "scaled_sum_bwd";
-  std::array<Field, 9> fields() {
-    return {{{"dx", Io::out, &dx},
-             {"dz", Io::inout, &dz},
-             {"da", Io::inout, &da},
-             {"db", Io::inout, &db},
-             {"dy", Io::in, &dy},
-             {"x", Io::in, &x},
-             {"z", Io::in, &z},
-             {"a", Io::in, &a},
-             {"b", Io::in, &b}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::inout("dz", dz), Field::inout("da", da), Field::inout("db", db),
+                     Field::in("dy", dy), Field::in("x", x), Field::in("z", z), Field::in("a", a), Field::in("b", b));
   }
   void check() const {
     Expect e{kName};

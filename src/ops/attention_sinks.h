@@ -13,9 +13,7 @@ struct AttentionSinks {
   Tensor lse;    // [N, H] f32
   Tensor sinks;  // [H] float
   static constexpr const char* kName = "attention_sinks";
-  std::array<Field, 3> fields() {
-    return {{{"y", Io::inout, &y}, {"lse", Io::inout, &lse}, {"sinks", Io::in, &sinks}}};
-  }
+  auto fields() { return fields_of(Field::inout("y", y), Field::inout("lse", lse), Field::in("sinks", sinks)); }
   void check() const {
     Expect e{kName};
     e.floating("y", y).matrix("y", y).is("y", y, y.dtype, y.shape).matrix("lse", lse);
@@ -34,12 +32,9 @@ struct AttentionSinksBwd {
   Tensor lse;     // [N, H] f32
   Tensor sinks;   // [H] float
   static constexpr const char* kName = "attention_sinks_bwd";
-  std::array<Field, 5> fields() {
-    return {{{"dsinks", Io::inout, &dsinks},
-             {"dy", Io::in, &dy},
-             {"y", Io::in, &y},
-             {"lse", Io::in, &lse},
-             {"sinks", Io::in, &sinks}}};
+  auto fields() {
+    return fields_of(Field::inout("dsinks", dsinks), Field::in("dy", dy), Field::in("y", y), Field::in("lse", lse),
+                     Field::in("sinks", sinks));
   }
   void check() const {
     Expect e{kName};

@@ -10,7 +10,7 @@ struct Fill {
   Tensor x;
   float value = 0;
   static constexpr const char* kName = "fill";
-  std::array<Field, 1> fields() { return {{{"x", Io::out, &x}}}; }
+  auto fields() { return fields_of(Field::out("x", x)); }
   void check() const { Expect{kName}.contiguous("x", x); }
   Cost cost() const { return {0, double(x.bytes())}; }
 };
@@ -19,7 +19,7 @@ struct Fill {
 struct Cast {
   Tensor y, x;  // same shape
   static constexpr const char* kName = "cast";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x)); }
   void check() const {
     Expect{kName}.floating("y", y).floating("x", x).contiguous("x", x).is("y", y, y.dtype, x.shape);
   }
@@ -31,7 +31,7 @@ struct MaskedFill {
   Tensor x;     // [n], elements of 2 or 4 bytes
   Tensor mask;  // [n] u8
   static constexpr const char* kName = "masked_fill";
-  std::array<Field, 2> fields() { return {{{"x", Io::inout, &x}, {"mask", Io::in, &mask}}}; }
+  auto fields() { return fields_of(Field::inout("x", x), Field::in("mask", mask)); }
   void check() const {
     const size_t size = size_of(x.dtype);
     Expect{kName}
@@ -47,7 +47,7 @@ struct Add {
   Tensor y, a;  // same shape and dtype
   Tensor b;     // same shape; any float
   static constexpr const char* kName = "add";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"a", Io::in, &a}, {"b", Io::in, &b}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("a", a), Field::in("b", b)); }
   void check() const {
     Expect{kName}.floating("y", y).contiguous("y", y).is("a", a, y.dtype, y.shape);
     Expect{kName}.floating("b", b).is("b", b, b.dtype, y.shape);
@@ -60,7 +60,7 @@ struct ReduceSum {
   Tensor out;  // [1] f64
   Tensor x;    // [n] f32 or f64
   static constexpr const char* kName = "reduce_sum";
-  std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::inout("out", out), Field::in("x", x)); }
   void check() const {
     const DType dtype = x.dtype == DType::f64 ? DType::f64 : DType::f32;
     Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, dtype, x.shape);
@@ -99,7 +99,7 @@ struct RandomNormal {
   uint64_t seed = 0, stream = 0, first = 0;
   float mean = 0, std = 1;
   static constexpr const char* kName = "random_normal";
-  std::array<Field, 1> fields() { return {{{"x", Io::out, &x}}}; }
+  auto fields() { return fields_of(Field::out("x", x)); }
   void check() const { Expect{kName}.floating("x", x).contiguous("x", x); }
   Cost cost() const { return {50.0 * double(x.numel()), traffic(*this)}; }
 };

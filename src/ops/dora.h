@@ -16,12 +16,9 @@ struct ScaleByMagnitude {
   bool accumulate = false;
   static constexpr const char* kName = "scale_by_magnitude";
 
-  std::array<Field, 5> fields() {
-    return {{{"y", accumulate ? Io::inout : Io::out, &y},
-             {"x", Io::in, &x},
-             {"magnitude", Io::in, &magnitude},
-             {"squares", Io::in, &squares},
-             {"bias", Io::in, &bias}}};
+  auto fields() {
+    return fields_of(Field{"y", accumulate ? Io::inout : Io::out, &y}, Field::in("x", x),
+                     Field::in("magnitude", magnitude), Field::in("squares", squares), Field::in("bias", bias));
   }
   void check() const {
     Expect e{kName};
@@ -46,13 +43,9 @@ struct ScaleByMagnitudeBwd {
   Tensor squares;    // [O] f64
   static constexpr const char* kName = "scale_by_magnitude_bwd";
 
-  std::array<Field, 6> fields() {
-    return {{{"dx", Io::out, &dx},
-             {"dm", Io::inout, &dm},
-             {"dy", Io::in, &dy},
-             {"x", Io::in, &x},
-             {"magnitude", Io::in, &magnitude},
-             {"squares", Io::in, &squares}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::inout("dm", dm), Field::in("dy", dy), Field::in("x", x),
+                     Field::in("magnitude", magnitude), Field::in("squares", squares));
   }
   void check() const {
     Expect e{kName};

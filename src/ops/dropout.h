@@ -56,12 +56,9 @@ struct DropPath {
                  : first_row / rows.per_sequence + rows.sequence(i);
     return random_uniform(seed, stream_of_step, uint64_t(number)) >= p ? 1 / (1 - p) : 0.0f;
   }
-  std::array<Field, 5> fields() {
-    return {{{"y", Io::out, &y},
-             {"x", Io::in, &x},
-             {"residual", Io::in, &residual},
-             {"state", Io::in, &state},
-             {"first", Io::in, &first}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("x", x), Field::in("residual", residual), Field::in("state", state),
+                     Field::in("first", first));
   }
   void check() const {
     Expect e{kName};

@@ -15,12 +15,9 @@ struct EmbeddingFwd {
   Tensor wte, wpe;           // [V, C], [P, C] optional
   VocabPart part = {};
   static constexpr const char* kName = "embedding_fwd";
-  std::array<Field, 5> fields() {
-    return {{{"y", Io::out, &y},
-             {"tokens", Io::in, &tokens},
-             {"positions", Io::in, &positions},
-             {"wte", Io::in, &wte},
-             {"wpe", Io::in, &wpe}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("tokens", tokens), Field::in("positions", positions),
+                     Field::in("wte", wte), Field::in("wpe", wpe));
   }
   void check() const {
     Expect e{kName};
@@ -40,12 +37,9 @@ struct EmbeddingBwd {
   Tensor tokens, positions;  // [N] i32
   VocabPart part = {};
   static constexpr const char* kName = "embedding_bwd";
-  std::array<Field, 5> fields() {
-    return {{{"dwte", Io::inout, &dwte},
-             {"dwpe", Io::inout, &dwpe},
-             {"dy", Io::in, &dy},
-             {"tokens", Io::in, &tokens},
-             {"positions", Io::in, &positions}}};
+  auto fields() {
+    return fields_of(Field::inout("dwte", dwte), Field::inout("dwpe", dwpe), Field::in("dy", dy),
+                     Field::in("tokens", tokens), Field::in("positions", positions));
   }
   void check() const {
     Expect e{kName};
@@ -83,7 +77,7 @@ struct Patchify {
   PatchShape shape;
   std::array<float, kMaxImageChannels> scale = {}, shift = {};
   static constexpr const char* kName = "patchify";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"pixels", Io::in, &pixels}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("pixels", pixels)); }
   void check() const {
     Expect e{kName};
     const PatchShape& s = shape;
@@ -103,7 +97,7 @@ struct GatherRows {
   Tensor x;     // [N, C], rows may be strided
   Tensor rows;  // [n] i32
   static constexpr const char* kName = "gather_rows";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x), Field::in("rows", rows)); }
   void check() const {
     Expect{kName}
         .matrix("x", x)
@@ -119,7 +113,7 @@ struct ScatterRows {
   Tensor x;     // [n, C], rows may be strided
   Tensor rows;  // [n] i32
   static constexpr const char* kName = "scatter_rows";
-  std::array<Field, 3> fields() { return {{{"y", Io::inout, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
+  auto fields() { return fields_of(Field::inout("y", y), Field::in("x", x), Field::in("rows", rows)); }
   void check() const {
     Expect{kName}
         .matrix("y", y)

@@ -16,13 +16,9 @@ struct GatedSum {
   float factor = 1;
   int64_t groups() const { return gate ? gate.cols() : 1; }
   static constexpr const char* kName = "gated_sum";
-  std::array<Field, 6> fields() {
-    return {{{"y", Io::out, &y},
-             {"x", Io::in, &x},
-             {"z", Io::in, &z},
-             {"gate", Io::in, &gate},
-             {"a", Io::in, &a},
-             {"b", Io::in, &b}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("x", x), Field::in("z", z), Field::in("gate", gate),
+                     Field::in("a", a), Field::in("b", b));
   }
   void check() const {
     Expect e{kName};
@@ -52,18 +48,10 @@ struct GatedSumBwd {
   float factor = 1;
   int64_t groups() const { return gate ? gate.cols() : 1; }
   static constexpr const char* kName = "gated_sum_bwd";
-  std::array<Field, 11> fields() {
-    return {{{"dx", Io::out, &dx},
-             {"dz", Io::inout, &dz},
-             {"dgate", Io::out, &dgate},
-             {"da", Io::inout, &da},
-             {"db", Io::inout, &db},
-             {"dy", Io::in, &dy},
-             {"x", Io::in, &x},
-             {"z", Io::in, &z},
-             {"gate", Io::in, &gate},
-             {"a", Io::in, &a},
-             {"b", Io::in, &b}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::inout("dz", dz), Field::out("dgate", dgate), Field::inout("da", da),
+                     Field::inout("db", db), Field::in("dy", dy), Field::in("x", x), Field::in("z", z),
+                     Field::in("gate", gate), Field::in("a", a), Field::in("b", b));
   }
   void check() const {
     Expect e{kName};

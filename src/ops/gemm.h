@@ -135,7 +135,7 @@ struct ColumnSum {
   Tensor out;  // [C] f32 or bf16
   Tensor x;    // [N, C]
   static constexpr const char* kName = "column_sum";
-  std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::inout("out", out), Field::in("x", x)); }
   void check() const { Expect{kName}.float_matrix("x", x).gradient("out", out, {x.cols()}); }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };

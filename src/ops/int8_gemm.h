@@ -40,12 +40,9 @@ struct Int8Gemm {
   int64_t k() const { return a.cols(); }
   // Returns the magnitude from which on values are outliers.
   float limit() const { return outlier > 0 ? outlier : INFINITY; }
-  std::array<Field, 5> fields() {
-    return {{{"d", Io::out, &d},
-             {"a", Io::in, &a},
-             {"quantized", Io::in, &quantized},
-             {"scales", Io::in, &scales},
-             {"bias", Io::in, &bias}}};
+  auto fields() {
+    return fields_of(Field::out("d", d), Field::in("a", a), Field::in("quantized", quantized),
+                     Field::in("scales", scales), Field::in("bias", bias));
   }
   void check() const {
     Expect e{kName};

@@ -33,15 +33,10 @@ struct CrossEntropy {
   Tensor max, sums;             // [n] and [2, n] f32: outputs of RowMax and LogitSums; with `part` only
   Tensor ahead, ahead_weights;  // [n, m] i32, negative = no token; [m] f32. Optional, with `grad` only
   static constexpr const char* kName = "cross_entropy";
-  std::array<Field, 8> fields() {
-    return {{{"logits", grad ? Io::inout : Io::in, &logits},
-             {"losses", Io::out, &losses},
-             {"targets", Io::in, &targets},
-             {"scale", Io::in, &scale},
-             {"max", Io::in, &max},
-             {"sums", Io::in, &sums},
-             {"ahead", Io::in, &ahead},
-             {"ahead_weights", Io::in, &ahead_weights}}};
+  auto fields() {
+    return fields_of(Field{"logits", grad ? Io::inout : Io::in, &logits}, Field::out("losses", losses),
+                     Field::in("targets", targets), Field::in("scale", scale), Field::in("max", max),
+                     Field::in("sums", sums), Field::in("ahead", ahead), Field::in("ahead_weights", ahead_weights));
   }
   void check() const {
     Expect e{kName};
@@ -72,7 +67,7 @@ struct RowMax {
   Tensor x;             // [n, C]
   int64_t columns = 0;  // valid columns; the rest is padding
   static constexpr const char* kName = "row_max";
-  std::array<Field, 2> fields() { return {{{"max", Io::out, &max}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::out("max", max), Field::in("x", x)); }
   void check() const {
     Expect e{kName};
     e.float_matrix("x", x).is("max", max, DType::f32, {x.rows()});
@@ -93,9 +88,9 @@ struct LogitSums {
   VocabPart part = {};
   float softcap = 0;  // as CrossEntropy::softcap
   static constexpr const char* kName = "logit_sums";
-  std::array<Field, 4> fields() {
-    return {
-        {{"sums", Io::out, &sums}, {"logits", Io::in, &logits}, {"max", Io::in, &max}, {"targets", Io::in, &targets}}};
+  auto fields() {
+    return fields_of(Field::out("sums", sums), Field::in("logits", logits), Field::in("max", max),
+                     Field::in("targets", targets));
   }
   void check() const {
     Expect e{kName};
@@ -127,13 +122,9 @@ struct DistillSums {
   float temperature = 1;
   float softcap = 0, teacher_softcap = 0;
   static constexpr const char* kName = "distill_sums";
-  std::array<Field, 6> fields() {
-    return {{{"sums", Io::out, &sums},
-             {"logits", Io::in, &logits},
-             {"teacher", Io::in, &teacher},
-             {"max", Io::in, &max},
-             {"teacher_max", Io::in, &teacher_max},
-             {"targets", Io::in, &targets}}};
+  auto fields() {
+    return fields_of(Field::out("sums", sums), Field::in("logits", logits), Field::in("teacher", teacher),
+                     Field::in("max", max), Field::in("teacher_max", teacher_max), Field::in("targets", targets));
   }
   void check() const {
     Expect e{kName};
@@ -184,17 +175,11 @@ struct DistilledCrossEntropy {
   VocabPart part = {};
   Tensor max, sums, teacher_max, distill_sums;  // outputs of RowMax (both), LogitSums and DistillSums; with `part` only
   static constexpr const char* kName = "distilled_cross_entropy";
-  std::array<Field, 10> fields() {
-    return {{{"logits", Io::inout, &logits},
-             {"teacher", Io::in, &teacher},
-             {"losses", Io::out, &losses},
-             {"divergences", Io::out, &divergences},
-             {"targets", Io::in, &targets},
-             {"scale", Io::in, &scale},
-             {"max", Io::in, &max},
-             {"sums", Io::in, &sums},
-             {"teacher_max", Io::in, &teacher_max},
-             {"distill_sums", Io::in, &distill_sums}}};
+  auto fields() {
+    return fields_of(Field::inout("logits", logits), Field::in("teacher", teacher), Field::out("losses", losses),
+                     Field::out("divergences", divergences), Field::in("targets", targets), Field::in("scale", scale),
+                     Field::in("max", max), Field::in("sums", sums), Field::in("teacher_max", teacher_max),
+                     Field::in("distill_sums", distill_sums));
   }
   void check() const {
     Expect e{kName};

@@ -9,7 +9,7 @@ struct GeluFwd {
   Tensor y, x;       // [N, F]
   Tensor amax = {};  // optional [1] f32: amax of y; see ops/norm.h
   static constexpr const char* kName = "gelu_fwd";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x), Field::out("amax", amax)); }
   void check() const {
     Expect{kName}.floating("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape).amax("amax", amax);
   }
@@ -20,8 +20,8 @@ struct GeluBwd {
   Tensor dx, dy, x;  // [N, F]; dx may be dy's memory
   Tensor amax = {};  // optional [1] f32: amax of dx
   static constexpr const char* kName = "gelu_bwd";
-  std::array<Field, 4> fields() {
-    return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::in("dy", dy), Field::in("x", x), Field::out("amax", amax));
   }
   void check() const {
     Expect{kName}.floating("x", x).contiguous("x", x).is("dx", dx, x.dtype, x.shape).is("dy", dy, x.dtype, x.shape);
@@ -36,7 +36,7 @@ struct SwigluFwd {
   Tensor gu;         // [N, 2F]
   Tensor amax = {};  // optional [1] f32: amax of y
   static constexpr const char* kName = "swiglu_fwd";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}, {"amax", Io::out, &amax}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("gu", gu), Field::out("amax", amax)); }
   void check() const {
     Expect{kName}
         .floating("gu", gu)
@@ -54,12 +54,9 @@ struct SwigluBwd {
   Tensor amax = {};  // optional [1] f32: amax of dgu
   Tensor y = {};     // optional [N, F]: recomputed output of SwigluFwd, bit-identical; may be dy's memory
   static constexpr const char* kName = "swiglu_bwd";
-  std::array<Field, 5> fields() {
-    return {{{"dgu", Io::out, &dgu},
-             {"dy", Io::in, &dy},
-             {"gu", Io::in, &gu},
-             {"amax", Io::out, &amax},
-             {"y", Io::out, &y}}};
+  auto fields() {
+    return fields_of(Field::out("dgu", dgu), Field::in("dy", dy), Field::in("gu", gu), Field::out("amax", amax),
+                     Field::out("y", y));
   }
   void check() const {
     Expect{kName}

@@ -36,11 +36,9 @@ struct RouteFwd {
   Tensor bias = {};  // [E] f32, optional
   RouterRule rule = {};
   static constexpr const char* kName = "route_fwd";
-  std::array<Field, 4> fields() {
-    return {{{"weights", Io::out, &weights},
-             {"experts", Io::out, &experts},
-             {"logits", Io::in, &logits},
-             {"bias", Io::in, &bias}}};
+  auto fields() {
+    return fields_of(Field::out("weights", weights), Field::out("experts", experts), Field::in("logits", logits),
+                     Field::in("bias", bias));
   }
   bool selects_by_logit() const { return rule.score == RouterScore::softmax && rule.groups == 1 && !bias; }
   void check() const {
@@ -78,8 +76,8 @@ struct DropChoices {
   int64_t sequence = 1;      // T; N is a multiple of it
   int64_t capacity = 1;
   static constexpr const char* kName = "drop_choices";
-  std::array<Field, 3> fields() {
-    return {{{"kept", Io::out, &kept}, {"experts", Io::in, &experts}, {"weights", Io::in, &weights}}};
+  auto fields() {
+    return fields_of(Field::out("kept", kept), Field::in("experts", experts), Field::in("weights", weights));
   }
   int64_t sequences() const { return experts.rows() / sequence; }
   void check() const {
@@ -108,7 +106,7 @@ struct CountExperts {
   Tensor counts;   // [E] f64
   Tensor experts;  // [N, k] i32
   static constexpr const char* kName = "count_experts";
-  std::array<Field, 2> fields() { return {{{"counts", Io::out, &counts}, {"experts", Io::in, &experts}}}; }
+  auto fields() { return fields_of(Field::out("counts", counts), Field::in("experts", experts)); }
   void check() const {
     Expect e{kName};
     e.matrix("experts", experts).is("experts", experts, DType::i32, experts.shape);
@@ -124,8 +122,8 @@ struct ExpertLoads {
   Tensor running;  // [E] f64: tokens per expert in the step's micro-batches so far, of all ranks
   Tensor counts;   // [E] f64: those of one more micro-batch
   static constexpr const char* kName = "expert_loads";
-  std::array<Field, 3> fields() {
-    return {{{"loads", Io::out, &loads}, {"running", Io::inout, &running}, {"counts", Io::in, &counts}}};
+  auto fields() {
+    return fields_of(Field::out("loads", loads), Field::inout("running", running), Field::in("counts", counts));
   }
   void check() const {
     Expect e{kName};
@@ -161,16 +159,11 @@ struct RouteBwd {
   float balance = 0, z = 0;
   RouterRule rule = {};
   static constexpr const char* kName = "route_bwd";
-  std::array<Field, 9> fields() {
-    return {{{"dlogits", Io::out, &dlogits},
-             {"statistics", Io::inout, &statistics},
-             {"counts", Io::inout, &counts},
-             {"dweights", Io::in, &dweights},
-             {"logits", Io::in, &logits},
-             {"experts", Io::in, &experts},
-             {"kept", Io::in, &kept},
-             {"loads", Io::in, &loads},
-             {"scale", Io::in, &scale}}};
+  auto fields() {
+    return fields_of(Field::out("dlogits", dlogits), Field::inout("statistics", statistics),
+                     Field::inout("counts", counts), Field::in("dweights", dweights), Field::in("logits", logits),
+                     Field::in("experts", experts), Field::in("kept", kept), Field::in("loads", loads),
+                     Field::in("scale", scale));
   }
   int64_t sequences() const { return logits.rows() / sequence; }
   void check() const {
@@ -202,8 +195,8 @@ struct StepRouterBias {
   Tensor state;   // StepState
   float rate = 0;
   static constexpr const char* kName = "step_router_bias";
-  std::array<Field, 3> fields() {
-    return {{{"bias", Io::inout, &bias}, {"counts", Io::inout, &counts}, {"state", Io::in, &state}}};
+  auto fields() {
+    return fields_of(Field::inout("bias", bias), Field::inout("counts", counts), Field::in("state", state));
   }
   void check() const {
     Expect e{kName};
@@ -222,12 +215,9 @@ struct SortByExpert {
   Tensor rows;     // [N, k] i32: row of each choice; -1 if it is dropped
   Tensor experts;  // [N, k] i32; E for a dropped choice; the experts of one token are distinct
   static constexpr const char* kName = "sort_by_expert";
-  std::array<Field, 5> fields() {
-    return {{{"offsets", Io::out, &offsets},
-             {"tokens", Io::out, &tokens},
-             {"slots", Io::out, &slots},
-             {"rows", Io::out, &rows},
-             {"experts", Io::in, &experts}}};
+  auto fields() {
+    return fields_of(Field::out("offsets", offsets), Field::out("tokens", tokens), Field::out("slots", slots),
+                     Field::out("rows", rows), Field::in("experts", experts));
   }
   int64_t expert_count() const { return offsets.numel() - 1; }
   void check() const {
@@ -260,15 +250,10 @@ struct SendSlots {
   int64_t ranks = 1;
   int64_t per_expert = 0;  // maximum number of rows of an expert; 0: one row per token
   static constexpr const char* kName = "send_slots";
-  std::array<Field, 8> fields() {
-    return {{{"tokens", Io::out, &tokens},
-             {"choices", Io::out, &choices},
-             {"slots", Io::out, &slots},
-             {"counts", Io::out, &counts},
-             {"offsets", Io::in, &offsets},
-             {"sorted", Io::in, &sorted},
-             {"least", Io::inout, &least},
-             {"loss", Io::inout, &loss}}};
+  auto fields() {
+    return fields_of(Field::out("tokens", tokens), Field::out("choices", choices), Field::out("slots", slots),
+                     Field::out("counts", counts), Field::in("offsets", offsets), Field::in("sorted", sorted),
+                     Field::inout("least", least), Field::inout("loss", loss));
   }
   int64_t experts() const { return counts.numel(); }
   int64_t capacity() const { return tokens.numel() / ranks; }  // slots per rank
@@ -307,11 +292,9 @@ struct ReceiveSlots {
   Tensor counts;     // [ranks, E] i32: SendSlots::counts of each rank
   int64_t rank = 0;  // this rank
   static constexpr const char* kName = "receive_slots";
-  std::array<Field, 4> fields() {
-    return {{{"offsets", Io::out, &offsets},
-             {"slots", Io::out, &slots},
-             {"rows", Io::out, &rows},
-             {"counts", Io::in, &counts}}};
+  auto fields() {
+    return fields_of(Field::out("offsets", offsets), Field::out("slots", slots), Field::out("rows", rows),
+                     Field::in("counts", counts));
   }
   int64_t ranks() const { return counts.rows(); }
   int64_t own() const { return counts.cols() / ranks(); }  // number of local experts
@@ -335,8 +318,8 @@ struct SumRows {
   Tensor rows;      // [N, k] i32
   Tensor add = {};  // [N, C], optional
   static constexpr const char* kName = "sum_rows";
-  std::array<Field, 4> fields() {
-    return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}, {"add", Io::in, &add}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("x", x), Field::in("rows", rows), Field::in("add", add));
   }
   void check() const {
     Expect e{kName};
@@ -354,8 +337,8 @@ struct WeightedSwigluFwd {
   Tensor weights;  // [N, k] f32
   Tensor slots;    // [R] i32, distinct
   static constexpr const char* kName = "weighted_swiglu_fwd";
-  std::array<Field, 4> fields() {
-    return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}, {"weights", Io::in, &weights}, {"slots", Io::in, &slots}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("gu", gu), Field::in("weights", weights), Field::in("slots", slots));
   }
   void check() const {
     Expect e{kName};
@@ -375,14 +358,9 @@ struct WeightedSwigluBwd {
   Tensor weights;   // [N, k] f32
   Tensor slots;     // [R] i32, distinct
   static constexpr const char* kName = "weighted_swiglu_bwd";
-  std::array<Field, 7> fields() {
-    return {{{"dgu", Io::out, &dgu},
-             {"dweights", Io::out, &dweights},
-             {"y", Io::out, &y},
-             {"dy", Io::in, &dy},
-             {"gu", Io::in, &gu},
-             {"weights", Io::in, &weights},
-             {"slots", Io::in, &slots}}};
+  auto fields() {
+    return fields_of(Field::out("dgu", dgu), Field::out("dweights", dweights), Field::out("y", y), Field::in("dy", dy),
+                     Field::in("gu", gu), Field::in("weights", weights), Field::in("slots", slots));
   }
   void check() const {
     Expect e{kName};

@@ -54,7 +54,7 @@ struct NormalizeMatrix {
   Tensor x;  // [R, C] float; rows may be strided
   double margin = 1, eps = 1e-7;
   static constexpr const char* kName = "normalize_matrix";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x)); }
   void check() const { Expect{kName}.floating("x", x).matrix("x", x).floating("y", y).is("y", y, y.dtype, x.shape); }
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
@@ -66,7 +66,7 @@ struct Combine {
   Tensor b = {};  // [R, C] like y; optional
   float alpha = 1, beta = 0;
   static constexpr const char* kName = "combine";
-  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"a", Io::in, &a}, {"b", Io::in, &b}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("a", a), Field::in("b", b)); }
   void check() const {
     Expect e{kName};
     e.floating("y", y).matrix("y", y).view("a", a, y.dtype, y.shape);
@@ -190,7 +190,7 @@ struct NormalizeNeurons {
   bool columns = false;
   double beta = 0.95, scale = 1, eps = 1e-10;
   static constexpr const char* kName = "normalize_neurons";
-  std::array<Field, 3> fields() { return {{{"x", Io::inout, &x}, {"v", Io::inout, &v}, {"state", Io::in, &state}}}; }
+  auto fields() { return fields_of(Field::inout("x", x), Field::inout("v", v), Field::in("state", state)); }
   int64_t outputs() const { return columns ? x.cols() : x.rows(); }
   int64_t inputs() const { return columns ? x.rows() : x.cols(); }
   void check() const {

@@ -43,13 +43,9 @@ struct DequantizeNf4 {
   static constexpr const char* kName = "dequantize_nf4";
 
   bool nested() const { return absmax.dtype == DType::u8; }
-  std::array<Field, 6> fields() {
-    return {{{"y", Io::out, &y},
-             {"packed", Io::in, &packed},
-             {"absmax", Io::in, &absmax},
-             {"nested_absmax", Io::in, &nested_absmax},
-             {"map", Io::in, &map},
-             {"offset", Io::in, &offset}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("packed", packed), Field::in("absmax", absmax),
+                     Field::in("nested_absmax", nested_absmax), Field::in("map", map), Field::in("offset", offset));
   }
   void check() const {
     Expect e{kName};

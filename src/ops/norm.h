@@ -20,14 +20,9 @@ struct NormFwd {
   float eps;
   Tensor amax = {};  // optional [1] f32: amax of y
   static constexpr const char* kName = "norm_fwd";
-  std::array<Field, 7> fields() {
-    return {{{"y", Io::out, &y},
-             {"mean", Io::out, &mean},
-             {"rstd", Io::out, &rstd},
-             {"h", Io::in, &h},
-             {"w", Io::in, &w},
-             {"b", Io::in, &b},
-             {"amax", Io::out, &amax}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::out("mean", mean), Field::out("rstd", rstd), Field::in("h", h),
+                     Field::in("w", w), Field::in("b", b), Field::out("amax", amax));
   }
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
@@ -50,13 +45,9 @@ struct NormApply {
   Tensor mean, rstd;  // [N] f32; mean absent for rms
   Tensor w, b;        // [C]
   static constexpr const char* kName = "norm_apply";
-  std::array<Field, 6> fields() {
-    return {{{"y", Io::out, &y},
-             {"h", Io::in, &h},
-             {"mean", Io::in, &mean},
-             {"rstd", Io::in, &rstd},
-             {"w", Io::in, &w},
-             {"b", Io::in, &b}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::in("h", h), Field::in("mean", mean), Field::in("rstd", rstd),
+                     Field::in("w", w), Field::in("b", b));
   }
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
@@ -80,16 +71,10 @@ struct NormBwd {
   Tensor w;           // [C]
   Tensor amax = {};   // optional [1] f32: amax of dh
   static constexpr const char* kName = "norm_bwd";
-  std::array<Field, 9> fields() {
-    return {{{"dh", Io::inout, &dh},
-             {"dw", Io::inout, &dw},
-             {"db", Io::inout, &db},
-             {"dy", Io::in, &dy},
-             {"h", Io::in, &h},
-             {"mean", Io::in, &mean},
-             {"rstd", Io::in, &rstd},
-             {"w", Io::in, &w},
-             {"amax", Io::out, &amax}}};
+  auto fields() {
+    return fields_of(Field::inout("dh", dh), Field::inout("dw", dw), Field::inout("db", db), Field::in("dy", dy),
+                     Field::in("h", h), Field::in("mean", mean), Field::in("rstd", rstd), Field::in("w", w),
+                     Field::out("amax", amax));
   }
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
@@ -115,13 +100,9 @@ struct QkNormFwd {
   Tensor sums = {};   // [N, H + K] f32: sums of x^2 over whole heads; absent: this rank has whole heads
   int64_t parts = 1;  // equal parts of a whole head
   static constexpr const char* kName = "qk_norm_fwd";
-  std::array<Field, 6> fields() {
-    return {{{"y", Io::out, &y},
-             {"rstd", Io::out, &rstd},
-             {"x", Io::in, &x},
-             {"wq", Io::in, &wq},
-             {"wk", Io::in, &wk},
-             {"sums", Io::in, &sums}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::out("rstd", rstd), Field::in("x", x), Field::in("wq", wq),
+                     Field::in("wk", wk), Field::in("sums", sums));
   }
   void check() const {
     const int64_t d = wq.shape[0];
@@ -148,16 +129,10 @@ struct QkNormBwd {
   Tensor sums = {};  // as in QkNormFwd, of dy w x
   int64_t parts = 1;
   static constexpr const char* kName = "qk_norm_bwd";
-  std::array<Field, 9> fields() {
-    return {{{"dx", Io::out, &dx},
-             {"dwq", Io::inout, &dwq},
-             {"dwk", Io::inout, &dwk},
-             {"dy", Io::in, &dy},
-             {"x", Io::in, &x},
-             {"rstd", Io::in, &rstd},
-             {"wq", Io::in, &wq},
-             {"wk", Io::in, &wk},
-             {"sums", Io::in, &sums}}};
+  auto fields() {
+    return fields_of(Field::out("dx", dx), Field::inout("dwq", dwq), Field::inout("dwk", dwk), Field::in("dy", dy),
+                     Field::in("x", x), Field::in("rstd", rstd), Field::in("wq", wq), Field::in("wk", wk),
+                     Field::in("sums", sums));
   }
   void check() const {
     const int64_t d = wq.shape[0];
@@ -179,9 +154,9 @@ struct QkNormSums {
   Tensor wq, wk;  // [D]; their values are read with dy only
   int64_t heads, kv_heads;
   static constexpr const char* kName = "qk_norm_sums";
-  std::array<Field, 5> fields() {
-    return {
-        {{"sums", Io::out, &sums}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"wq", Io::in, &wq}, {"wk", Io::in, &wk}}};
+  auto fields() {
+    return fields_of(Field::out("sums", sums), Field::in("dy", dy), Field::in("x", x), Field::in("wq", wq),
+                     Field::in("wk", wk));
   }
   void check() const {
     const int64_t d = wq.shape[0];

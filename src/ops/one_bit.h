@@ -75,13 +75,9 @@ struct OneBitMomentum {
   double beta1 = 0.9;
   OneBitBlocks blocks;  // n = count * kOneBitBlock
   static constexpr const char* kName = "one_bit_momentum";
-  std::vector<Field> fields() {
-    return {{"state", Io::in, &state},
-            {"m", Io::in, &m},
-            {"v", Io::in, &v},
-            {"grad", Io::inout, &grad},
-            {"error", Io::inout, &error},
-            {"records", Io::inout, &records}};
+  auto fields() {
+    return fields_of(Field::in("state", state), Field::in("m", m), Field::in("v", v), Field::inout("grad", grad),
+                     Field::inout("error", error), Field::inout("records", records));
   }
   void check() const {
     check_one_bit(kName, blocks, state, v, records);
@@ -104,10 +100,9 @@ struct OneBitMean {
   Tensor records;   // [count * 36]; own blocks are written
   OneBitBlocks blocks;
   static constexpr const char* kName = "one_bit_mean";
-  std::vector<Field> fields() {
-    return {{"state", Io::in, &state},    {"v", Io::in, &v},
-            {"grad", Io::in, &grad},      {"received", Io::in, &received},
-            {"error", Io::inout, &error}, {"records", Io::inout, &records}};
+  auto fields() {
+    return fields_of(Field::in("state", state), Field::in("v", v), Field::in("grad", grad),
+                     Field::in("received", received), Field::inout("error", error), Field::inout("records", records));
   }
   void check() const {
     check_one_bit(kName, blocks, state, v, records);
@@ -144,15 +139,10 @@ struct OneBitDirection {
   int average1 = 0, average2 = 1, average3 = 1;  // indices into StepState::corrections
   OneBitBlocks blocks;
   static constexpr const char* kName = "one_bit_direction";
-  std::vector<Field> fields() {
-    return {{"state", Io::in, &state},
-            {"records", Io::in, &records},
-            {"v", Io::in, &v},
-            {"m", Io::inout, &m},
-            {"grad", Io::out, &grad},
-            {"fresh", Io::inout, &fresh},
-            {"ratios", Io::inout, &ratios},
-            {"w", Io::in, &w}};
+  auto fields() {
+    return fields_of(Field::in("state", state), Field::in("records", records), Field::in("v", v), Field::inout("m", m),
+                     Field::out("grad", grad), Field::inout("fresh", fresh), Field::inout("ratios", ratios),
+                     Field::in("w", w));
   }
   void check() const {
     check_one_bit(kName, blocks, state, v, records);

@@ -15,7 +15,15 @@ struct Field {
   const char* name;
   Io io;
   Tensor* t;  // an absent optional tensor has no data
+  static Field in(const char* name, Tensor& t) { return {name, Io::in, &t}; }
+  static Field out(const char* name, Tensor& t) { return {name, Io::out, &t}; }
+  static Field inout(const char* name, Tensor& t) { return {name, Io::inout, &t}; }
 };
+
+template <class... Fields>
+std::array<Field, sizeof...(Fields)> fields_of(Fields... fields) {
+  return {fields...};
+}
 
 struct Cost {
   double flops = 0;

@@ -114,8 +114,8 @@ struct StepControl {
   SpikeRule spikes = {};
   int64_t workers = 1;  // number of gradients whose squares norm_sq sums; the norm is their root mean square
   static constexpr const char* kName = "step_control";
-  std::array<Field, 3> fields() {
-    return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}, {"scores", Io::in, &scores}}};
+  auto fields() {
+    return fields_of(Field::inout("state", state), Field::inout("window", window), Field::in("scores", scores));
   }
   void check() const {
     Expect e{kName};
@@ -133,8 +133,8 @@ struct SplitMaster {
   Tensor rest;    // [n] i16; may be absent
   Tensor master;  // [n] f32, rounded by settled()
   static constexpr const char* kName = "split_master";
-  std::array<Field, 3> fields() {
-    return {{{"param", Io::out, &param}, {"rest", Io::out, &rest}, {"master", Io::inout, &master}}};
+  auto fields() {
+    return fields_of(Field::out("param", param), Field::out("rest", rest), Field::inout("master", master));
   }
   void check() const {
     Expect e{kName};
@@ -150,9 +150,7 @@ struct JoinMaster {
   Tensor param;   // [n] bf16
   Tensor rest;    // [n] i16
   static constexpr const char* kName = "join_master";
-  std::array<Field, 3> fields() {
-    return {{{"master", Io::out, &master}, {"param", Io::in, &param}, {"rest", Io::in, &rest}}};
-  }
+  auto fields() { return fields_of(Field::out("master", master), Field::in("param", param), Field::in("rest", rest)); }
   void check() const {
     Expect e{kName};
     e.is("param", param, DType::bf16, master.shape).is("rest", rest, DType::i16, master.shape);

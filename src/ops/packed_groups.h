@@ -46,9 +46,7 @@ struct PackGroups {
   DType format = DType::f4_e2m1;
   bool rotated = false;
   static constexpr const char* kName = "pack_groups";
-  std::array<Field, 3> fields() {
-    return {{{"groups", Io::out, &groups}, {"x", Io::in, &x}, {"minus", Io::in, &minus}}};
-  }
+  auto fields() { return fields_of(Field::out("groups", groups), Field::in("x", x), Field::in("minus", minus)); }
   void check() const {
     const Expect e{kName};
     e.gradient("x", x, {x.numel()});
@@ -68,9 +66,7 @@ struct SumGroups {
   DType format = DType::f4_e2m1;
   bool rotated = false;  // true if the packed vectors are rotated
   static constexpr const char* kName = "sum_groups";
-  std::array<Field, 2> fields() {
-    return {{{"y", accumulates ? Io::inout : Io::out, &y}, {"groups", Io::in, &groups}}};
-  }
+  auto fields() { return fields_of(Field{"y", accumulates ? Io::inout : Io::out, &y}, Field::in("groups", groups)); }
   void check() const {
     const Expect e{kName};
     e.that(count > 0, "count", "some").gradient("y", y, {y.numel()});

@@ -103,18 +103,12 @@ struct Quantize {
     constexpr int64_t kMostColumns = 38400;
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
-  std::array<Field, 11> fields() {
-    return {{{"quantized", Io::out, &quantized},
-             {"scales", Io::out, &scales},
-             {"global", Io::out, &global},
-             {"transposed", Io::out, &transposed},
-             {"transposed_scales", Io::out, &transposed_scales},
-             {"transposed_statistics", Io::inout, &transposed_statistics},
-             {"x", Io::in, &x},
-             {"statistics", Io::inout, &statistics},
-             {"factor", Io::in, &factor},
-             {"step_amax", Io::inout, &step_amax},
-             {"amax", Io::in, &amax}}};
+  auto fields() {
+    return fields_of(Field::out("quantized", quantized), Field::out("scales", scales), Field::out("global", global),
+                     Field::out("transposed", transposed), Field::out("transposed_scales", transposed_scales),
+                     Field::inout("transposed_statistics", transposed_statistics), Field::in("x", x),
+                     Field::inout("statistics", statistics), Field::in("factor", factor),
+                     Field::inout("step_amax", step_amax), Field::in("amax", amax));
   }
   void check() const {
     Expect e{kName};

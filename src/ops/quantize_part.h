@@ -38,9 +38,7 @@ struct AmaxOfPart {
   MatrixPart part;
   static constexpr const char* kName = "amax_of_part";
 
-  std::array<Field, 3> fields() {
-    return {{{"amax", Io::inout, &amax}, {"of_all", Io::inout, &of_all}, {"x", Io::in, &x}}};
-  }
+  auto fields() { return fields_of(Field::inout("amax", amax), Field::inout("of_all", of_all), Field::in("x", x)); }
   void check() const {
     const Expect e{kName};
     part.check(e, x);
@@ -64,13 +62,9 @@ struct QuantizePart {
   static constexpr const char* kName = "quantize_part";
 
   bool two_levels() const { return quantized.dtype == DType::f4_e2m1; }
-  std::array<Field, 6> fields() {
-    return {{{"quantized", Io::out, &quantized},
-             {"x", Io::in, &x},
-             {"amax", Io::in, &amax},
-             {"of_all", Io::in, &of_all},
-             {"factor", Io::in, &factor},
-             {"statistics", Io::inout, &statistics}}};
+  auto fields() {
+    return fields_of(Field::out("quantized", quantized), Field::in("x", x), Field::in("amax", amax),
+                     Field::in("of_all", of_all), Field::in("factor", factor), Field::inout("statistics", statistics));
   }
   void check() const {
     const Expect e{kName};

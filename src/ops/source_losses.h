@@ -20,11 +20,9 @@ struct SourceLosses {
   static constexpr const char* kName = "source_losses";
 
   ATHANOR_HOST_DEVICE static double rounded(float loss) { return std::rint(double(loss) * 0x1p24) * 0x1p-24; }
-  std::array<Field, 4> fields() {
-    return {{{"sums", Io::inout, &sums},
-             {"losses", Io::in, &losses},
-             {"targets", Io::in, &targets},
-             {"sources", Io::in, &sources}}};
+  auto fields() {
+    return fields_of(Field::inout("sums", sums), Field::in("losses", losses), Field::in("targets", targets),
+                     Field::in("sources", sources));
   }
   void check() const {
     Expect{kName}

@@ -32,9 +32,9 @@ struct TopLogits {
   float temperature = 1;
   float softcap = 0;  // as CrossEntropy::softcap
   static constexpr const char* kName = "top_logits";
-  std::array<Field, 4> fields() {
-    return {
-        {{"ids", Io::out, &ids}, {"values", Io::out, &values}, {"rest", Io::out, &rest}, {"logits", Io::in, &logits}}};
+  auto fields() {
+    return fields_of(Field::out("ids", ids), Field::out("values", values), Field::out("rest", rest),
+                     Field::in("logits", logits));
   }
   void check() const {
     Expect e{kName};
@@ -64,13 +64,10 @@ struct PickLogits {
   VocabPart part = {};
   float temperature = 1, softcap = 0;
   static constexpr const char* kName = "pick_logits";
-  std::array<Field, 6> fields() {
-    return {{{"picked", Io::out, &picked},
-             {"picked_rest", Io::out, &picked_rest},
-             {"logits", Io::inout, &logits},
-             {"ids", Io::in, &ids},
-             {"max", Io::in, &max},
-             {"targets", Io::in, &targets}}};
+  auto fields() {
+    return fields_of(Field::out("picked", picked), Field::out("picked_rest", picked_rest),
+                     Field::inout("logits", logits), Field::in("ids", ids), Field::in("max", max),
+                     Field::in("targets", targets));
   }
   void check() const {
     Expect e{kName};
@@ -124,19 +121,11 @@ struct CachedDistilledCrossEntropy {
   float temperature = 1, ce_weight = 1;
   float z_loss = 0, softcap = 0;
   static constexpr const char* kName = "cached_distilled_cross_entropy";
-  std::array<Field, 12> fields() {
-    return {{{"logits", Io::inout, &logits},
-             {"losses", Io::out, &losses},
-             {"divergences", Io::out, &divergences},
-             {"targets", Io::in, &targets},
-             {"scale", Io::in, &scale},
-             {"ids", Io::in, &ids},
-             {"values", Io::in, &values},
-             {"rest", Io::in, &rest},
-             {"max", Io::in, &max},
-             {"sums", Io::in, &sums},
-             {"picked", Io::in, &picked},
-             {"picked_rest", Io::in, &picked_rest}}};
+  auto fields() {
+    return fields_of(Field::inout("logits", logits), Field::out("losses", losses),
+                     Field::out("divergences", divergences), Field::in("targets", targets), Field::in("scale", scale),
+                     Field::in("ids", ids), Field::in("values", values), Field::in("rest", rest), Field::in("max", max),
+                     Field::in("sums", sums), Field::in("picked", picked), Field::in("picked_rest", picked_rest));
   }
   void check() const {
     Expect e{kName};

@@ -25,7 +25,7 @@ ATHANOR_HOST_DEVICE inline bool is_kept(const uint32_t* magnitudes, int i) {
 struct KeepTwoOfFour {
   Tensor y, x;  // [n] of one float type; n a multiple of 4
   static constexpr const char* kName = "keep_two_of_four";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
+  auto fields() { return fields_of(Field::out("y", y), Field::in("x", x)); }
   void check() const {
     Expect e{kName};
     e.floating("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape);
@@ -43,7 +43,7 @@ struct DecayPruned {
   Tensor state;  // StepState
   float decay = 0;
   static constexpr const char* kName = "decay_pruned";
-  std::array<Field, 3> fields() { return {{{"grad", Io::inout, &grad}, {"w", Io::in, &w}, {"state", Io::in, &state}}}; }
+  auto fields() { return fields_of(Field::inout("grad", grad), Field::in("w", w), Field::in("state", state)); }
   void check() const {
     Expect e{kName};
     e.floating("w", w).contiguous("w", w).gradient("grad", grad, w.shape);
