@@ -166,22 +166,6 @@ struct ActivationBackward {
   }
 };
 
-template <class Run>
-void by_activation(Activation f, Run run) {
-  switch (f) {
-    case Activation::gelu:
-      return run.template operator()<Activation::gelu>();
-    case Activation::silu:
-      return run.template operator()<Activation::silu>();
-    case Activation::relu:
-      return run.template operator()<Activation::relu>();
-    case Activation::relu2:
-      return run.template operator()<Activation::relu2>();
-    case Activation::gelu_erf:
-      return run.template operator()<Activation::gelu_erf>();
-  }
-}
-
 float scalar(const Tensor& t) {
   float x = 1;
   if (t) by_float(t.dtype, [&]<class T>() { x = to_float(*t.as<T>()); });

@@ -224,22 +224,6 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(G* da, G* db, const do
 
 // ---- launchers
 
-template <class Run>
-void by_activation(Activation f, Run run) {
-  switch (f) {
-    case Activation::gelu:
-      return run.template operator()<Activation::gelu>();
-    case Activation::silu:
-      return run.template operator()<Activation::silu>();
-    case Activation::relu:
-      return run.template operator()<Activation::relu>();
-    case Activation::relu2:
-      return run.template operator()<Activation::relu2>();
-    case Activation::gelu_erf:
-      return run.template operator()<Activation::gelu_erf>();
-  }
-}
-
 LaunchConfig element_per_thread(int64_t n, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(n, kFlatThreads))), dim3(kFlatThreads), 0, stream};
 }

@@ -29,6 +29,23 @@ struct ActivationFwd {
   Cost cost() const { return {10.0 * double(y.numel()), traffic(*this)}; }
 };
 
+// Calls run.operator()<f>().
+template <class Run>
+void by_activation(Activation f, Run run) {
+  switch (f) {
+    case Activation::gelu:
+      return run.template operator()<Activation::gelu>();
+    case Activation::silu:
+      return run.template operator()<Activation::silu>();
+    case Activation::relu:
+      return run.template operator()<Activation::relu>();
+    case Activation::relu2:
+      return run.template operator()<Activation::relu2>();
+    case Activation::gelu_erf:
+      return run.template operator()<Activation::gelu_erf>();
+  }
+}
+
 // Gradient of ActivationFwd; the derivative of relu at 0 is 0.
 struct ActivationBwd {
   Activation f = Activation::relu2;
