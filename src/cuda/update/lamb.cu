@@ -3,6 +3,7 @@
 // bound: with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
 #include "cuda/kernels.h"
 #include "cuda/ranges.h"
+#include "cuda/update/adam_rule.h"
 #include "cuda/vec8.h"
 
 namespace athanor::cuda {
@@ -16,17 +17,10 @@ struct DirectionPart {
   int64_t decayed;
   uint64_t moment_stream, first;
 };
-struct DirectionRule {
-  const StepState* state;
-  double beta1, beta2, eps, weight_decay;
-  uint64_t seed;
-  int average1, average2;
-  bool cautious;
-};
 
 template <class M, class V>
 __global__ void __launch_bounds__(kTileThreads)
-    adam_directions(const __grid_constant__ Ranges<DirectionPart> parts, const DirectionRule op) {
+    adam_directions(const __grid_constant__ Ranges<DirectionPart> parts, const AdamRule op) {
   ptx::wait_for_earlier_kernels();
   constexpr bool kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
@@ -128,15 +122,6 @@ __global__ void __launch_bounds__(32)
 }  // namespace
 
 void run(const AdamDirection& op, void*, cudaStream_t stream) {
-  const DirectionRule rule{.state = data<StepState>(op.state),
-                           .beta1 = op.beta1,
-                           .beta2 = op.beta2,
-                           .eps = op.eps,
-                           .weight_decay = op.weight_decay,
-                           .seed = op.seed,
-                           .average1 = op.average1,
-                           .average2 = op.average2,
-                           .cautious = op.cautious};
   const auto add_part = [](Ranges<DirectionPart>& table, const AdamDirection::Part& p) {
     if (p.grad.numel() == 0) return;
     const Extent whole = extent(p.grad.numel(), data<char>(p.w), data<char>(p.m), data<char>(p.v), data<char>(p.grad));
@@ -148,7 +133,7 @@ void run(const AdamDirection& op, void*, cudaStream_t stream) {
   const auto kernel = short_m   ? short_v ? adam_directions<bf16, bf16> : adam_directions<bf16, float>
                         : short_v ? adam_directions<float, bf16>
                                 : adam_directions<float, float>;
-  launch_tables(kernel, op.parts, add_part, stream, rule);
+  launch_tables(kernel, op.parts, add_part, stream, adam_rule(op));
 }
 
 void run(const ScaleByTrustRatio& op, void*, cudaStream_t stream) {

@@ -6,6 +6,7 @@
 #include "cuda/kernels.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "cuda/update/adam_rule.h"
 #include "cuda/vec8.h"
 #include "ops/step_control.h"
 
@@ -86,13 +87,6 @@ struct Part {
   uint64_t stream, moment_stream, first;
 };
 // Kernel arguments of an update rule; its scalars are computed from these and the state.
-struct AdamRule {
-  const StepState* state;
-  double beta1, beta2, eps, weight_decay, rate;
-  uint64_t seed;
-  int average1, average2;
-  bool coupled, cautious;
-};
 struct SgdRule {
   using Step = Descent;
   const StepState* state;
@@ -197,17 +191,9 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
-struct ScheduleFreeRule {
-  const StepState* state;
-  double beta1, beta2, eps, weight_decay, rate;
-  uint64_t seed;
-  int average1, average2;
-  bool cautious;
-};
-
 template <class Kind, class V>
 __global__ void __launch_bounds__(kTileThreads, 3)
-    schedule_free_tiles(const __grid_constant__ Ranges<Part> parts, const ScheduleFreeRule op) {
+    schedule_free_tiles(const __grid_constant__ Ranges<Part> parts, const AdamRule op) {
   ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
@@ -546,20 +532,6 @@ void add(Ranges<Part>& table, const UpdatePart& p) {
   if (p.master.numel() > 0) table.add(part_of(p), tiles_of(p.master.numel()));
 }
 
-template <class Op>
-AdamRule adam_rule(const Op& op) {
-  return {.state = data<StepState>(op.state),
-          .beta1 = op.beta1,
-          .beta2 = op.beta2,
-          .eps = op.eps,
-          .weight_decay = op.weight_decay,
-          .rate = op.rate,
-          .seed = op.seed,
-          .average1 = op.average1,
-          .average2 = op.average2,
-          .coupled = op.coupled,
-          .cautious = op.cautious};
-}
 template <class Kind>
 void launch_update(const AdamW8bit& op, const Ranges<QuantizedPart>& table, cudaStream_t stream) {
   launch_table(adamw_8bit_tiles<Kind>, table, stream, adam_rule(op));
@@ -574,30 +546,19 @@ void add(Ranges<QuantizedPart>& table, const AdamW8bit::Part& p) {
 
 template <class Kind>
 void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
-  const AdamRule rule = adam_rule(op);
   const AdamW::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
   const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
                         : short_v ? adamw_tiles<Kind, float, bf16>
                                 : adamw_tiles<Kind, float, float>;
-  launch_table(kernel, table, stream, rule);
+  launch_table(kernel, table, stream, adam_rule(op));
 }
 
 template <class Kind>
 void launch_update(const ScheduleFreeAdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
-  const ScheduleFreeRule rule{.state = data<StepState>(op.state),
-                              .beta1 = op.beta1,
-                              .beta2 = op.beta2,
-                              .eps = op.eps,
-                              .weight_decay = op.weight_decay,
-                              .rate = op.rate,
-                              .seed = op.seed,
-                              .average1 = op.average1,
-                              .average2 = op.average2,
-                              .cautious = op.cautious};
   const auto kernel =
       op.parts.front().v.dtype == DType::bf16 ? schedule_free_tiles<Kind, bf16> : schedule_free_tiles<Kind, float>;
-  launch_table(kernel, table, stream, rule);
+  launch_table(kernel, table, stream, adam_rule(op));
 }
 
 template <class Kind, class Rule>
