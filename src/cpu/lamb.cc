@@ -15,12 +15,8 @@ struct Direction {
       const Vec<L> weight = w ? at.load(w) : Vec<L>{}, g = at.load(grad) * a.grad_scale;
       const Vec<L> first = a.beta1 * at.load(m) + a.one_minus_beta1 * g;
       const Vec<L> second = a.beta2 * at.load(v) + a.one_minus_beta2 * g * g;
-      const Vec<L> u = a.inverse_bias1 * first / (simd::sqrt(second) / a.root_bias2 + a.eps), product = weight * u;
-      const Vec<L> decay = simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-        const simd::Float<L> zero = {}, with = zero + a.decay, away = zero + a.decay_away;
-        return product.part[i] >= zero ? with : away;
-      });
-      at.store(grad, u + decay * weight);
+      const Vec<L> u = a.inverse_bias1 * first / (simd::sqrt(second) / a.root_bias2 + a.eps);
+      at.store(grad, u + update::decay_of<L>(weight, u, a) * weight);
       at.store(m, first);
       at.store(v, second);
     });

@@ -12,12 +12,8 @@ struct ScheduleFree {
   static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>& v, const ScheduleFreeScalars& a) {
     const Vec<L> g = grad * a.grad_scale;
     v = a.beta2 * v + a.one_minus_beta2 * g * g;
-    const Vec<L> step = g / (simd::sqrt(v) / a.root_bias2 + a.eps), product = w * step;
-    const Vec<L> decay = simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-      const simd::Float<L> zero = {}, with = zero + a.decay, away = zero + a.decay_away;
-      return product.part[i] >= zero ? with : away;
-    });
-    const Vec<L> u = step + decay * w;
+    const Vec<L> step = g / (simd::sqrt(v) / a.root_bias2 + a.eps);
+    const Vec<L> u = step + update::decay_of<L>(w, step, a) * w;
     w = w - a.from_m * m - a.step * u;
     m = a.keep * (m + a.m_step * u);
   }

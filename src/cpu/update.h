@@ -79,15 +79,19 @@ void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float*
 
 // ---- the update
 
-// Applies weight decay and the step u to a weight.
+// Decay factor of a weight: `decay`, or `decay_away` if the step u moves it away from zero.
 template <int L, class Scalars>
-ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a) {
+ATHANOR_INLINE Vec<L> decay_of(const Vec<L>& w, const Vec<L>& u, const Scalars& a) {
   const Vec<L> product = w * u;
-  const Vec<L> factor = simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
+  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
     const simd::Float<L> zero = {}, decay = zero + a.decay, away = zero + a.decay_away;
     return product.part[i] >= zero ? decay : away;
   });
-  return w * factor - u;
+}
+// Applies weight decay and the step u to a weight.
+template <int L, class Scalars>
+ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a) {
+  return w * decay_of<L>(w, u, a) - u;
 }
 
 // Rule::step<L>(w, g, m, v, scalars) updates weights and states from a gradient; run() then zeroes the gradient. A
