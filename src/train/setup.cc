@@ -177,30 +177,22 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
   const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size);
   const auto stages = int(c.pipeline_parallel_size);
   const int64_t together = int64_t{stages} * tensor * context;  // may exceed an int
-  if (ranks % together != 0 && stages > 1)
-    throw Error(cat("pipeline_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
-                    " started, expected a multiple of ", together,
-                    tensor * context > 1 ? cat(" (", stages, " times tensor_parallel_size ", tensor,
-                                               " times context_parallel_size ", context, ")")
-                                         : "",
-                    "; start another number, or set it to 1"),
-                Exit::usage);
-  if (ranks % together != 0 && context > 1)
-    throw Error(cat("context_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
-                    " started, expected a multiple of ", together,
-                    tensor > 1 ? cat(" (", context, " times tensor_parallel_size ", tensor, ")") : "",
-                    "; start another number, or set it to 1"),
-                Exit::usage);
-  if (ranks % tensor != 0)
-    throw Error(cat("tensor_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
-                    " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
-                Exit::usage);
+  const auto require_multiple = [ranks](const char* key, bool is_one, int64_t of, const std::string& why = "") {
+    if (!is_one)
+      throw Error(cat(key, ": ", ranks, ranks == 1 ? " rank was" : " ranks were", " started, expected a multiple of ",
+                      of, why, "; start another number, or set it to 1"),
+                  Exit::usage);
+  };
+  require_multiple("pipeline_parallel_size", stages == 1 || ranks % together == 0, together,
+                   tensor * context > 1 ? cat(" (", stages, " times tensor_parallel_size ", tensor,
+                                              " times context_parallel_size ", context, ")")
+                                        : "");
+  require_multiple("context_parallel_size", context == 1 || ranks % together == 0, together,
+                   tensor > 1 ? cat(" (", context, " times tensor_parallel_size ", tensor, ")") : "");
+  require_multiple("tensor_parallel_size", ranks % tensor == 0, tensor);
   const auto groups = int(ranks / together);
   const auto experts = int(c.expert_parallel_size);
-  if (groups % experts != 0)
-    throw Error(cat("expert_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
-                    " started, expected a multiple of ", experts, "; start another number, or set it to 1"),
-                Exit::usage);
+  require_multiple("expert_parallel_size", groups % experts == 0, experts);
   const int64_t replicas = c.data_parallel_replicate_size;
   const bool shares_out = zero_stage(c) > 0;
   if (!shares_out && !copies_are_workers(c))
@@ -212,10 +204,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
             .experts = experts};
   const bool shards_given = shares_out && c.data_parallel_shard_size > 0;
   const int64_t shards = shards_given ? c.data_parallel_shard_size : groups / replicas;
-  if (!shards_given && together == 1 && ranks % replicas != 0)
-    throw Error(cat("data_parallel_replicate_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
-                    " started, expected a multiple of ", replicas, "; start another number, or set it to 1"),
-                Exit::usage);
+  if (!shards_given && together == 1) require_multiple("data_parallel_replicate_size", ranks % replicas == 0, replicas);
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
                     stages > 1 ? cat(", times pipeline_parallel_size ", stages, ",") : "",
