@@ -103,6 +103,16 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   });
 }
 
+// Loads this rank's part of a weight from the values of the whole weight.
+void load_floats(Device& device, const ParamStore& params, const ParamStore::Piece& piece,
+                 const std::vector<float>& values) {
+  const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
+  for_each_held(piece, to, [&](int64_t at, Range mine) {
+    const auto run = std::span(values).subspan(size_t(at), size_t(mine.end - mine.begin));
+    load_run(device, to, mine, std::as_bytes(run), DType::f32, piece.slice->name);
+  });
+}
+
 // Loads a state that is replicated on all ranks. The ranks that saved it may have had parts of a layer of sizes that
 // are not quantized: then the layer has no amax history, and starts without one.
 void load_numbers(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
@@ -304,13 +314,7 @@ void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
     const ModelFolder::Weight& w = base.at(name.substr(0, name.size() - end.size()) + ".weight");
     const std::optional<bool> nested =
         lora.base == BasePrecision::nf4 ? std::optional(lora.double_quant) : std::nullopt;
-    const std::vector<float> norms = base.output_norms(w, nested);
-    const auto bytes = std::as_bytes(std::span(norms));
-    const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
-    for_each_held(piece, to, [&](int64_t at, Range mine) {
-      const auto n = size_t(mine.end - mine.begin);
-      load_run(device, to, mine, bytes.subspan(size_t(at) * sizeof(float), n * sizeof(float)), DType::f32, name);
-    });
+    load_floats(device, params, piece, base.output_norms(w, nested));
   }
   engine.refresh_values();
   engine.start_states();
@@ -343,14 +347,7 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder, 
     found += name.ends_with(lora_a_name(""));
     if (!params.here(size_t(piece.unit))) continue;
     folder.require_shape(name, piece.slice->shape);
-    const std::vector<float> values = folder.read(name);
-    const auto bytes = std::as_bytes(std::span(values));
-    const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
-    for_each_held(piece, to, [&](int64_t at, Range mine) {
-      const int64_t n = mine.end - mine.begin;
-      load_run(device, to, mine, bytes.subspan(size_t(at) * sizeof(float), size_t(n) * sizeof(float)), DType::f32,
-               name);
-    });
+    load_floats(device, params, piece, folder.read(name));
   }
   if (found != folder.modules().size())
     refuse("has adapters of ", folder.modules().size(), " layers, lora.targets of the run names ", found, " of them");
