@@ -219,7 +219,7 @@ Exit bench_step(const BenchArgs& args, bool by_shape) {
     time_steps(b, args.warmup);
     const StepTimes times = time_steps_and_cpu(b, args.steps);
     const auto ops = !args.json || args.ops ? time_ops(b, args, by_shape) : nullptr;
-    if (b.is_first()) std::fputs((args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops)).c_str(), stdout);
+    if (b.is_first()) print(args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops));
     std::fflush(stdout);
     if (Communicator* all = machine.backend().control) all->barrier();  // no rank leaves while rank 0 is busy
   });
@@ -243,8 +243,7 @@ Exit bench_data(const BenchArgs& args) {
     loader.next();
     tokens += rows * config.seq_length;
   }
-  std::printf("%s\nloader: %s tokens/s\n", data.description().c_str(),
-              format_count(double(tokens) / seconds_since(begin)).c_str());
+  print(data.description(), "\nloader: ", format_count(double(tokens) / seconds_since(begin)), " tokens/s\n");
   return Exit::done;
 }
 

@@ -300,23 +300,22 @@ void print_side(const char* name, const Problem& p, const Side& side) {
 }
 
 void print_text(const AttentionReport& report) {
-  std::printf("%s\nFLOPs of what is seen: two GEMMs forward, five backward\n\n", report.device.c_str());
+  print(report.device, "\nFLOPs of what is seen: two GEMMs forward, five backward\n\n");
   for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
-    std::printf("%lld x %lld tokens, %lld heads of %lld, %s%s\n", static_cast<long long>(p.sequences),
-                static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
-                text_of_mask(p).c_str(), p.rope ? ", gradients rotated back" : "");
+    print(p.sequences, " x ", p.length, " tokens, ", p.heads, " heads of ", p.head_dim, ", ", text_of_mask(p),
+          p.rope ? ", gradients rotated back" : "", "\n");
     print_side("own", p, row.own);
-    std::printf("\n");
+    print("\n");
     if (!row.cudnn) continue;
     print_side("cuDNN", p, *row.cudnn);
-    std::printf("\n");
+    print("\n");
   }
 }
 
 Exit bench_attention(const BenchAttentionArgs& args) {
   const AttentionReport report = measure(args);
-  args.json ? void(std::printf("%s\n", to_json(report).dump(2).c_str())) : print_text(report);
+  args.json ? void(print(to_json(report).dump(2), "\n")) : print_text(report);
   return report.ok() ? Exit::done : Exit::error;
 }
 

@@ -64,14 +64,14 @@ CommRow measure(Communicator& c, const CommCase& which, int64_t bytes, double bu
   return {which.name, n * 4, seconds, double(n * 4) / seconds * which.share(c.size())};
 }
 
-void print(const std::vector<CommRow>& rows, const BenchCommArgs& args, int ranks) {
+void print_rows(const std::vector<CommRow>& rows, const BenchCommArgs& args, int ranks) {
   if (args.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const CommRow& r : rows)
       list.push_back(
           {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
     const nlohmann::ordered_json j = {{"ranks", ranks}, {"rows", list}};
-    std::printf("%s\n", j.dump().c_str());
+    print(j.dump(), "\n");
     return;
   }
   std::printf("%d ranks\n%-16s %12s %12s %14s\n", ranks, "collective", "size", "time (us)", "bus bandwidth");
@@ -98,7 +98,7 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
     for (const CommCase& which : kCommCases)
       for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4)
         rows.push_back(measure(c, which, bytes, args.seconds));
-    if (ranks.rank == 0) print(rows, args, ranks.world);
+    if (ranks.rank == 0) print_rows(rows, args, ranks.world);
     std::fflush(stdout);
     c.barrier();
   });

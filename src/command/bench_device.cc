@@ -1,5 +1,4 @@
 // athanor bench device: measures this machine's ceilings for the roofline model.
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -29,11 +28,11 @@ Exit bench_device(const BenchDeviceArgs& args) {
                                         {"copy_bytes", half.bytes},
                                         {"data_sheet_flops", backend.device.peak_flops(DType::bf16)},
                                         {"data_sheet_bytes", backend.device.peak_bytes()}};
-    std::printf("%s\n", out.dump(2).c_str());
+    print(out.dump(2), "\n");
   } else {
-    std::printf("%s\nGEMM of 16-bit matrices %sFLOP/s, of f32 (tf32 on a GPU) %sFLOP/s; copy %sB/s\n",
-                machine.description().c_str(), format_count(half.flops).c_str(), format_count(full.flops).c_str(),
-                format_count(half.bytes).c_str());
+    print(machine.description(), "\nGEMM of 16-bit matrices ", format_count(half.flops),
+          "FLOP/s, of f32 (tf32 on a GPU) ", format_count(full.flops), "FLOP/s; copy ", format_count(half.bytes),
+          "B/s\n");
   }
   return Exit::done;
 }

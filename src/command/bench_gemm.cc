@@ -138,11 +138,11 @@ GemmReport measure(const BenchGemmArgs& args) {
 
 void print_pairs(const std::vector<QuantizedPair>& pairs) {
   if (pairs.empty()) return;
-  std::printf("GEMMs of quantized operands that run as they are; others run in fp32 on decoded operands\n");
+  print("GEMMs of quantized operands that run as they are; others run in fp32 on decoded operands\n");
   for (const QuantizedPair& pair : pairs)
     std::printf("  %-19s %-22s %-17s %s\n", pair.operands.c_str(), pair.scales.c_str(), pair.result.c_str(),
                 pair.native ? "yes" : "no");
-  std::printf("\n");
+  print("\n");
 }
 
 constexpr const char* kRoles[] = {"forward", "input gradient", "weight gradient"};
@@ -164,7 +164,7 @@ void print_text(const GemmReport& report) {
     const double time = double(row.use.launches) * row.time.seconds;
     std::printf("%8lld %10.1f %9s %7.1f%% %7.1f%%", static_cast<long long>(row.use.launches), 1e6 * row.time.seconds,
                 format_count(row.flops()).c_str(), 100 * row.share, 100 * time / report.step_seconds());
-    std::printf("  %s\n", words_of(row.use).c_str());
+    print("  ", words_of(row.use), "\n");
     const GemmMethod& method = row.time.method;
     std::printf("%54s%s%s%s\n", "", method.in_parts ? "in parts; " : "", method.words.c_str(),
                 row.use.launches == 0 ? cat("; ", row.use.within, " times within a GEMM in parts").c_str() : "");
@@ -224,7 +224,7 @@ void print_json(const GemmReport& report) {
                                     {"dense_us", 1e6 * g.dense_seconds},
                                     {"flops", g.op.cost().flops / g.seconds},
                                     {"of_rate", g.op.cost().flops / g.seconds / report.most.flops}});
-  std::printf("%s\n", out.dump().c_str());
+  print(out.dump(), "\n");
 }
 
 Exit bench_gemm(const BenchGemmArgs& args) {

@@ -1,7 +1,6 @@
 // athanor cache-logits CONFIG TEACHER: stores the teacher's top-k logits on a run's data, for its key teacher_logits.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 
 #include "base/file.h"
@@ -103,12 +102,10 @@ Exit cache_logits(const CacheArgs& args) {
     while (any_works(false)) {
     }
     if (ranks.rank == 0)
-      std::printf("%s: the %lld largest of %lld logits at each of %s positions, %s\n", folder.c_str(),
-                  static_cast<long long>(info.top_k),
-                  static_cast<long long>(options.tokens ? info.teacher_vocab_size
-                                                        : std::min(info.vocab_size, info.teacher_vocab_size)),
-                  format_count(double(info.windows * info.seq_length)).c_str(),
-                  format_bytes(uint64_t(info.windows * info.record_bytes())).c_str());
+      print(folder, ": the ", info.top_k, " largest of ",
+            options.tokens ? info.teacher_vocab_size : std::min(info.vocab_size, info.teacher_vocab_size),
+            " logits at each of ", format_count(double(info.windows * info.seq_length)), " positions, ",
+            format_bytes(uint64_t(info.windows * info.record_bytes())), "\n");
   });
   return Exit::done;
 }

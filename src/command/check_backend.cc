@@ -1,5 +1,4 @@
 // athanor check-backend CONFIG.json: training steps in which every op also runs on the double-precision reference.
-#include <cstdio>
 #include <memory>
 
 #include "base/rng.h"
@@ -49,7 +48,7 @@ Exit check_backend(const CheckBackendArgs& args) {
   }
   std::string attention = attention_words(*engine, machine.backend().tuning);
   if (!attention.empty()) attention += "\n";
-  std::printf("%s\n%s%s", machine.description().c_str(), attention.c_str(), check.report().c_str());
+  print(machine.description(), "\n", attention, check.report());
   if (!check.passed()) throw Error("check-backend: an op is outside its tolerance; see the table");
   return Exit::done;
 }

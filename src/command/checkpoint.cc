@@ -71,7 +71,7 @@ void add_inspect(Cli& cli, Verb parent) {
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
       require_checkpoint(args->folder);
-      std::fputs(inspect_checkpoint(args->folder, args->zeros).c_str(), stdout);
+      print(inspect_checkpoint(args->folder, args->zeros));
       return Exit::done;
     };
   });
@@ -81,8 +81,8 @@ Exit verify(const std::string& folder) {
   require_checkpoint(folder);
   const Verification v = verify_checkpoint(folder, Depth::checksums);
   if (!v.ok) throw Error(cat(folder, ": damaged: ", v.problem));
-  std::printf("%s: all checksums agree (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),
-              v.manifest.tensors.size());
+  print(folder, ": all checksums agree (", v.manifest.files.size(), " files, ", v.manifest.tensors.size(),
+        " tensors)\n");
   return Exit::done;
 }
 
@@ -98,7 +98,7 @@ void add_consolidate(Cli& cli, Verb parent) {
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
       require_checkpoint(args->from);
-      std::printf("%s\n", consolidate_checkpoint(args->from, args->to).c_str());
+      print(consolidate_checkpoint(args->from, args->to), "\n");
       return Exit::done;
     };
   });

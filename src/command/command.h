@@ -1,6 +1,7 @@
 // The command line: one file per verb adds its subcommand and its action; cli.cc parses, runs the action, and turns
 // every Error into a message and an exit code.
 #pragma once
+#include <cstdio>
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,6 +11,12 @@
 #include "command/options.h"
 
 namespace athanor {
+
+// Prints the parts to standard output, through operator<<.
+template <class... A>
+void print(const A&... parts) {
+  std::fputs(cat(parts...).c_str(), stdout);
+}
 
 // Set by the chosen subcommand's callback.
 using Action = std::function<Exit()>;

@@ -96,8 +96,7 @@ Exit compare(const CompareArgs& args) {
   write_file(args.folder + "/compare.json", comparison_json(report));
   write_file(args.folder + "/report.html",
              html_report(both, {.title = cat("Comparison: ", name, ", ", args.reference)}));
-  std::printf("%s\n%s/compare.json\n%s/report.html\n", comparison_summary(report).c_str(), args.folder.c_str(),
-              args.folder.c_str());
+  print(comparison_summary(report), "\n", args.folder, "/compare.json\n", args.folder, "/report.html\n");
   std::fflush(stdout);
   for (const std::string& alarm : report.alarms) log::warn("compare: ", alarm);
   return report.alarms.empty() ? Exit::done : Exit::error;

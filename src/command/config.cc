@@ -1,5 +1,4 @@
 // athanor config schema|defaults|reference|validate
-#include <cstdio>
 #include <memory>
 
 #include "command/command.h"
@@ -13,7 +12,7 @@ namespace {
 void print_on(Cli& cli, Verb parent, const char* name, const char* help, std::string (*text)()) {
   parent.add_verb(name, help).on_chosen([&cli, text] {
     cli.action = [text] {
-      std::fputs(text().c_str(), stdout);
+      print(text());
       return Exit::done;
     };
   });
@@ -41,7 +40,7 @@ void add_config(Cli& cli) {
       const auto model = make_model(config.model);
       if (config.lora_rank > 0) add_adapters(*model, engine_options(config, true).lora);
       for (const std::string& line : describe_groups(optimizer_options(config), model->params())) log::info(line);
-      std::fputs(dump_resolved(config).c_str(), stdout);
+      print(dump_resolved(config));
       return Exit::done;
     };
   });

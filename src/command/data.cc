@@ -1,5 +1,4 @@
 // athanor data info|verify: thin wrappers of data/report.h (data dump: data_dump.cc, data images: data_images.cc).
-#include <cstdio>
 #include <memory>
 
 #include "command/command.h"
@@ -28,7 +27,7 @@ void add_report(Cli& cli, Verb parent, const char* name, const char* help,
   verb.on_chosen([&cli, args, report] {
     cli.action = [args, report] {
       const DataInfo info = report(*args);
-      std::fputs(info.text.c_str(), stdout);
+      print(info.text);
       return info.sound ? Exit::done : Exit::error;
     };
   });

@@ -1,6 +1,5 @@
 // athanor data dump CONFIG OUT: writes the exact rows that a run trains on, in its order, to compare with other
 // programs.
-#include <cstdio>
 #include <memory>
 
 #include "checkpoint/safetensors_writer.h"
@@ -56,8 +55,7 @@ Exit write_samples(const DataSamplesArgs& args) {
     tensors.push_back(
         tensor_data("pixels", {batch.pixels.data(), DType::u8, {args.steps, rows, packing.image_pixels}}));
   save_safetensors(args.out, tensors);
-  std::printf("%s: %lld steps of %lld x %lld tokens\n", args.out.c_str(), static_cast<long long>(args.steps),
-              static_cast<long long>(rows), static_cast<long long>(t));
+  print(args.out, ": ", args.steps, " steps of ", rows, " x ", t, " tokens\n");
   return Exit::done;
 }
 

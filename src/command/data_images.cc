@@ -1,5 +1,4 @@
 // athanor data images: a thin wrapper of data/make_images.h.
-#include <cstdio>
 #include <memory>
 
 #include "base/log.h"
@@ -61,7 +60,7 @@ void add_data_images(Cli& cli, Verb data) {
     cli.action = [args] {
       const MakeImagesResult result = make_images(*args);
       for (const std::string& warning : result.warnings) log::warn(warning);
-      std::fputs(result.summary.c_str(), stdout);
+      print(result.summary);
       return Exit::done;
     };
   });

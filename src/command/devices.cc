@@ -23,16 +23,16 @@ std::string rate(double per_second, const char* unit) {
   return per_second > 0 ? cat(format_count(per_second), unit) : std::string("rate not known");
 }
 
-void print(const Found& found) {
-  std::printf("GPUs\n");
-  if (found.gpus.empty()) std::printf("  none       %s\n", found.why_no_gpu.c_str());
+void print_gpus_and_libraries(const Found& found) {
+  print("GPUs\n");
+  if (found.gpus.empty()) print("  none       ", found.why_no_gpu, "\n");
   for (size_t i = 0; i < found.gpus.size(); ++i) {
     const GpuReport& g = found.gpus[i];
     std::printf("  cuda:%-5zu %s, sm_%d%d, %d multiprocessors, %s, %s bf16, %s; %s\n", i, g.name.c_str(), g.major,
                 g.minor, g.multiprocessors, format_bytes(g.memory_bytes).c_str(), rate(g.peak_flops, "FLOP/s").c_str(),
                 rate(g.copy_bytes, "B/s").c_str(), g.problem.empty() ? "usable" : g.problem.c_str());
   }
-  std::printf("CPU\n  cpu        %s\nLibraries\n", found.cpu.description.c_str());
+  print("CPU\n  cpu        ", found.cpu.description, "\nLibraries\n");
   for (const LibraryReport& l : found.libraries) {
     if (l.problem.empty())
       std::printf("  %-12s%s  %s\n", l.name.c_str(), l.version == Version{} ? "-" : cat(l.version).c_str(),
@@ -72,9 +72,9 @@ void add_devices(Cli& cli) {
     cli.action = [json] {
       const Found found;
       if (*json)
-        std::printf("%s\n", to_json(found).c_str());
+        print(to_json(found), "\n");
       else
-        print(found);
+        print_gpus_and_libraries(found);
       return Exit::done;
     };
   });

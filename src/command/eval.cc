@@ -232,7 +232,7 @@ Exit eval(const EvalArgs& args) {
     report(grade(questions, scores), json, text);
   }
   if (!tasks.empty()) report(*engine, tasks, json, text);
-  std::fputs(args.json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
+  print(args.json ? json.dump() + "\n" : text);
   return Exit::done;
 }
 

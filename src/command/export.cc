@@ -1,5 +1,4 @@
 // athanor export CHECKPOINT OUT: converts a model to the formats of other programs.
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 
@@ -219,7 +218,7 @@ Exit export_model(ExportArgs args) {
   if (!imatrix.empty()) prepare_new_path(imatrix);
   const int64_t bytes = args.check.data.empty() ? write(model, args, args.to) : write_checked(model, args);
   if (args.check.json) return Exit::done;  // the table's JSON must be the only line of output
-  std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());
+  print(model.path(), " -> ", args.to, ": ", format_bytes(size_t(bytes)), " of weights\n");
   return Exit::done;
 }
 

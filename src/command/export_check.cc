@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "command/command.h"
 #include "command/machine.h"
 #include "config/choices.h"
 #include "infer/calibrate.h"
@@ -62,7 +63,7 @@ void print_json(const ModelDifference& d, int64_t bytes, const ModelFolder& orig
                                        {"probability_change", d.probability_change},
                                        {"tokens", d.tokens},
                                        {"windows", d.windows}};
-  std::printf("%s\n", json.dump().c_str());
+  print(json.dump(), "\n");
 }
 
 void print_table(const ModelDifference& d, int64_t bytes, const ModelFolder& original) {
@@ -76,8 +77,7 @@ void print_table(const ModelDifference& d, int64_t bytes, const ModelFolder& ori
   std::printf("%-34s %12s %12.5f +- %.5f\n", "KL to the original, nats per token", "", d.kl, d.kl_error);
   std::printf("%-34s %12s %10.2f %%\n", "same likeliest token", "", 100 * d.same_top);
   std::printf("%-34s %12s %10.2f %%\n", "change of the probability, RMS", "", 100 * d.probability_change);
-  std::printf("over %lld tokens in %lld windows\n", static_cast<long long>(d.tokens),
-              static_cast<long long>(d.windows));
+  print("over ", d.tokens, " tokens in ", d.windows, " windows\n");
 }
 
 }  // namespace

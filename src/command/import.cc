@@ -1,5 +1,4 @@
 // athanor import DIR OUT: imports a model of another program, verified and with checksums.
-#include <cstdio>
 #include <memory>
 
 #include "base/format.h"
@@ -24,10 +23,9 @@ Exit import_model(const ImportArgs& args) {
                                 .manifest = true,
                                 .checkpoint = {.program_version = program.version, .program_commit = program.commit}};
   const int64_t bytes = write_hf_folder(model, args.to, options);
-  std::printf("%s: %s, %s parameters, %s in %s\n", args.from.c_str(),
-              std::string(name_of(model.config().model_type)).c_str(),
-              format_count(double(parameter_count(model.config()))).c_str(), format_bytes(size_t(bytes)).c_str(),
-              args.to.c_str());
+  print(args.from, ": ", name_of(model.config().model_type), ", ",
+        format_count(double(parameter_count(model.config()))), " parameters, ", format_bytes(size_t(bytes)), " in ",
+        args.to, "\n");
   return Exit::done;
 }
 

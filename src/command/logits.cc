@@ -1,5 +1,4 @@
 // athanor logits MODEL OUT: writes the model's logits for random tokens, for comparison with other programs.
-#include <cstdio>
 #include <memory>
 
 #include "base/rng.h"
@@ -52,8 +51,7 @@ Exit write_logits(const LogitsArgs& args) {
   const Tensor l{logits.data(), DType::f32, {args.batch, config.seq_length, config.model.vocab_size}};
   const std::vector<TensorData> tensors = {tensor_data("tokens", t), tensor_data("logits", l)};
   save_safetensors(args.out, tensors);
-  std::printf("%s: tokens [%lld, %lld] and their logits\n", args.out.c_str(), static_cast<long long>(args.batch),
-              static_cast<long long>(config.seq_length));
+  print(args.out, ": tokens [", args.batch, ", ", config.seq_length, "] and their logits\n");
   return Exit::done;
 }
 

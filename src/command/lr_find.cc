@@ -108,16 +108,15 @@ Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_lin
   const std::optional<double> rate = stopped ? std::nullopt : test.suggestion();
   if (folder) folder->end(steps, stopped ? "stopped" : "done", rate);
   if (stopped)
-    std::printf("no learning rate is suggested: the test was stopped after %lld of %lld steps; start it again%s\n",
-                static_cast<long long>(steps), static_cast<long long>(args.steps),
-                folder ? " with a new --output" : "");
+    print("no learning rate is suggested: the test was stopped after ", steps, " of ", args.steps,
+          " steps; start it again", folder ? " with a new --output" : "", "\n");
   else if (rate)
     std::printf("suggested learning rate: %.3g, where the loss falls fastest in %lld steps from %.3g to %.3g\n", *rate,
                 static_cast<long long>(steps), args.from, args.to);
   else
     std::printf("no learning rate is suggested: the loss does not fall in %lld steps from %.3g to %.3g\n",
                 static_cast<long long>(steps), args.from, args.to);
-  if (folder) std::printf("%s/report.html\n", args.output.c_str());
+  if (folder) print(args.output, "/report.html\n");
   return stopped ? code : Exit::done;
 }
 

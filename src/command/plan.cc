@@ -35,7 +35,7 @@ struct PlanArgs {
 // table.
 void print_host_memory(const Config& config, const MemoryPlan& plan, const Device& device) {
   if (plan.total(Mem::pinned) == 0) return;
-  std::printf("\nhost memory per rank                 made smaller by\n");
+  print("\nhost memory per rank                 made smaller by\n");
   for (int k = 0; k < kMemoryKinds; ++k)
     if (const size_t bytes = plan.total(MemoryKind(k), Mem::pinned); bytes > 0)
       std::printf("  %-12s %12s  %5.1f %%   %s\n", name_of(MemoryKind(k)), format_bytes(bytes).c_str(),
@@ -51,7 +51,7 @@ void print_host_memory(const Config& config, const MemoryPlan& plan, const Devic
 
 void print_memory(const Config& config, Engine& engine, const Device& device) {
   const MemoryPlan& plan = engine.memory();
-  std::printf("\nmemory per rank                      made smaller by\n");
+  print("\nmemory per rank                      made smaller by\n");
   for (int k = 0; k < kMemoryKinds; ++k) {
     const auto kind = static_cast<MemoryKind>(k);
     if (const size_t bytes = plan.total(kind); bytes > 0)
@@ -71,7 +71,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
   std::printf("  %-12s %12s            memory_limit_gib, or what this machine has\n", "may be used",
               format_bytes(memory_capacity(config, device)).c_str());
   print_host_memory(config, plan, device);
-  std::printf("\nphase             buffers   bytes packed   least possible\n");
+  print("\nphase             buffers   bytes packed   least possible\n");
   for (const ArenaPhase& p : engine.arena().phases())
     std::printf("  %-15s %7zu   %12s   %12s\n", p.name.c_str(), p.blocks.size(),
                 format_bytes(p.packed_bytes + size_t(p.frames) * p.frame_bytes).c_str(),
@@ -127,13 +127,11 @@ struct Demand {
 void print_units(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least) {
   const UnitTraffic& t = engine.unit_traffic();
   if (t.forward.bytes == 0) return;
-  std::printf(
-      "units             %s of weights and %s of gradients to the GPU and %s back in each micro-batch, no "
-      "gradients to the GPU in the first",
-      format_bytes(uint64_t(t.forward.bytes + t.backward.bytes)).c_str(),
-      format_bytes(uint64_t(t.gradients.bytes)).c_str(), format_bytes(uint64_t(t.gradients_out)).c_str());
+  print("units             ", format_bytes(uint64_t(t.forward.bytes + t.backward.bytes)), " of weights and ",
+        format_bytes(uint64_t(t.gradients.bytes)), " of gradients to the GPU and ",
+        format_bytes(uint64_t(t.gradients_out)), " back in each micro-batch, no gradients to the GPU in the first");
   if (time.units <= 0) {
-    std::printf("; the host link's rate is unknown for this GPU\n");
+    print("; the host link's rate is unknown for this GPU\n");
     return;
   }
   std::printf("; %.3f ms of a step at %s B/s each way at once, of which %.3f ms, %.1f %% of the step, are not hidden\n",
@@ -141,10 +139,10 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
               100 * time.units_exposed / least);
   const double from = std::ceil(time.hiding_micro_batch * double(engine.options().micro_batch_size));
   if (std::isinf(from))
-    std::printf("                  no micro-batch overlaps them with its block inputs\n");
+    print("                  no micro-batch overlaps them with its block inputs\n");
   else
-    std::printf("                  hidden from micro_batch_size %lld on, except the first unit of a pass\n",
-                static_cast<long long>(std::max(1.0, from)));
+    print("                  hidden from micro_batch_size ", std::max(1.0, from),
+          " on, except the first unit of a pass\n");
 }
 
 // Prints the traffic of offloaded master weights and optimizer states, and the batch sizes whose computation hides it.
@@ -152,20 +150,18 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();
   if (engine.offloaded_inputs() > 0)
-    std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
-                format_bytes(engine.offloaded_inputs()).c_str(),
-                time.inputs == 0 ? "; the host link's rate is unknown for this GPU"
-                : time.units > 0
-                    ? cat(", ", format_duration(time.inputs), " of a step each way, with the units").c_str()
-                    : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
-                          format_duration(time.inputs_exposed), " are not hidden")
-                          .c_str());
+    print("block inputs      ", format_bytes(engine.offloaded_inputs()), " to the host and back in each micro-batch",
+          time.inputs == 0 ? "; the host link's rate is unknown for this GPU"
+          : time.units > 0 ? cat(", ", format_duration(time.inputs), " of a step each way, with the units")
+                           : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
+                                 format_duration(time.inputs_exposed), " are not hidden"),
+          "\n");
   print_units(engine, limits, time, least);
   if (bytes.in == 0) return;
-  std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),
-              format_bytes(uint64_t(bytes.out)).c_str());
+  print("host link         ", format_bytes(uint64_t(bytes.in)), " to the GPU and ", format_bytes(uint64_t(bytes.out)),
+        " back in each step");
   if (time.link == 0) {
-    std::printf("; the host link's rate is unknown for this GPU\n");
+    print("; the host link's rate is unknown for this GPU\n");
     return;
   }
   const EngineOptions& o = engine.options();
@@ -189,12 +185,12 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               100 * run.flops / least / run.peak, format_count(run.peak).c_str(),
               rates_in_words(limits.most, engine).c_str());
   if (engine.options().documents_per_sequence > 1)
-    std::printf("                  documents count as whole sequences in attention; shorter ones are faster\n");
+    print("                  documents count as whole sequences in attention; shorter ones are faster\n");
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
   print_offload(engine, limits, offload, least, update);
-  std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
-              format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
+  print("predicted run     ", format_duration(least * double(run.steps)), " or more for all ", run.steps,
+        " steps, without evaluation and checkpoints\n");
 }
 
 // The keys that determine the number of ranks of a plan.
@@ -218,26 +214,24 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
     return context_figures(
         e, traffic, compute + traffic.exposed(compute, double(e.micro_batches()), min_update_gemm_seconds(e, limits)));
   };
-  std::printf("sent for context  %s in a rank's step: keys, values and their gradients\n",
-              format_bytes(uint64_t(traffic_of(engine).context.bytes)).c_str());
-  std::printf("%s", context_text(figures(engine), config.context_parallel_size, [&](ContextMethod other) {
-                      Config c = config;
-                      c.context_parallel_method = other;
-                      return figures(*make_engine(c, backend, true));
-                    }).c_str());
+  print("sent for context  ", format_bytes(uint64_t(traffic_of(engine).context.bytes)),
+        " in a rank's step: keys, values and their gradients\n");
+  print(context_text(figures(engine), config.context_parallel_size, [&](ContextMethod other) {
+    Config c = config;
+    c.context_parallel_method = other;
+    return figures(*make_engine(c, backend, true));
+  }));
 }
 
 void print_teacher(const Config& config, const Engine& engine) {
   if (!config.teacher.empty())
-    std::printf("teacher           %s parameters on each rank%s, in %s\n",
-                format_count(double(parameter_count(engine.options().teacher->model))).c_str(),
-                config.pipeline_parallel_size > 1 ? " of the last stage" : "",
-                name_of(engine.options().recipe.compute));
+    print("teacher           ", format_count(double(parameter_count(engine.options().teacher->model))),
+          " parameters on each rank", config.pipeline_parallel_size > 1 ? " of the last stage" : "", ", in ",
+          name_of(engine.options().recipe.compute), "\n");
   if (config.teacher_logits.empty()) return;
   const LogitCacheInfo info = read_logit_cache_info(config.teacher_logits);
-  std::printf("teacher logits    %lld of %lld at each position, %s read in a step\n",
-              static_cast<long long>(info.top_k), static_cast<long long>(info.vocab_size),
-              format_bytes(uint64_t(config.global_batch_size * info.record_bytes())).c_str());
+  print("teacher logits    ", info.top_k, " of ", info.vocab_size, " at each position, ",
+        format_bytes(uint64_t(config.global_batch_size * info.record_bytes())), " read in a step\n");
 }
 
 Exit plan(const PlanArgs& args) {
@@ -252,51 +246,45 @@ Exit plan(const PlanArgs& args) {
   const ParamStore& params = engine->model().params();
   const FlopCount flops = flops_per_token(*engine, config.seq_length);
   const double tokens = double(config.global_batch_size * config.seq_length);
-  std::printf("%s\n", place.title().c_str());
-  std::printf("parameters        %s (%lld)\n", format_count(double(params.parameter_count())).c_str(),
-              static_cast<long long>(params.parameter_count()));
+  print(place.title(), "\n");
+  print("parameters        ", format_count(double(params.parameter_count())), " (", params.parameter_count(), ")\n");
   if (config.model.num_experts > 0)
-    std::printf("active parameters %s (%lld): a token meets %lld of %lld experts\n",
-                format_count(double(active_parameter_count(config.model))).c_str(),
-                static_cast<long long>(active_parameter_count(config.model)),
-                static_cast<long long>(config.model.num_experts_per_tok),
-                static_cast<long long>(config.model.num_experts));
+    print("active parameters ", format_count(double(active_parameter_count(config.model))), " (",
+          active_parameter_count(config.model), "): a token meets ", config.model.num_experts_per_tok, " of ",
+          config.model.num_experts, " experts\n");
   print_teacher(config, *engine);
-  std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
-              format_count(flops.full).c_str());
-  std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),
-              format_count(tokens).c_str());
-  std::printf("tokens in all     %s in %lld steps\n",
-              format_count(double(samples_after(config, config.train_iters)) * double(config.seq_length)).c_str(),
-              static_cast<long long>(config.train_iters));
-  std::printf("micro-batches     %lld of %lld sequences of %lld tokens\n",
-              static_cast<long long>(engine->micro_batches()),
-              static_cast<long long>(engine->options().micro_batch_size), static_cast<long long>(config.seq_length));
+  print("FLOP per token    ", format_count(flops.causal), " causal, ", format_count(flops.full), " full count\n");
+  print("FLOP per step     ", format_count(flops.causal * tokens), " over ", format_count(tokens), " tokens\n");
+  print("tokens in all     ",
+        format_count(double(samples_after(config, config.train_iters)) * double(config.seq_length)), " in ",
+        config.train_iters, " steps\n");
+  print("micro-batches     ", engine->micro_batches(), " of ", engine->options().micro_batch_size, " sequences of ",
+        config.seq_length, " tokens\n");
   const int64_t multiple = backend.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
-    std::printf("advice            %s\n", to_text(advice, multiple).c_str());
+    print("advice            ", to_text(advice, multiple), "\n");
   if (engine->devices() > 1)
-    std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
-                sizes_of(config));
+    print("ranks             ", engine->devices(), ", as ", sizes_of(config),
+          "; memory, operations and launches are of one\n");
   if (config.pipeline_parallel_size > 1) print_pipeline(config, backend, *engine, args.drawing);
   const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.low_precision())} : place.limits;
   if (config.context_parallel_size > 1) print_context(config, backend, *engine, limits);
-  std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
+  print("recomputation     ", to_text(engine->options().recompute), "\n");
   print_limit(*engine, limits,
               {.flops = flops.causal * tokens / engine->devices(),
                .tokens = tokens,
                .peak = mfu_peak(config, backend, recipe.compute, place.most_flops),
                .steps = config.train_iters});
   print_memory(config, *engine, backend.device);
-  std::printf("%slaunches per micro-batch: %zu\n\n%s", precision_text(*engine, backend, limits).c_str(),
-              engine->micro_launches().size(), op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
+  print(precision_text(*engine, backend, limits), "launches per micro-batch: ", engine->micro_launches().size(), "\n\n",
+        op_table(planned_rows(*engine, limits, args.by_shape), 1, 0));
   return Exit::done;
 }
 
 void print_forecast_json(const Config& config, const Cluster& on) {
-  std::printf("%s\n", to_json(config, on, forecast(RankPlan(config, on)), 1).c_str());
+  print(to_json(config, on, forecast(RankPlan(config, on)), 1), "\n");
 }
 
 // Adds the flags of --simulate.

@@ -24,7 +24,7 @@ void print_halves(const ClusterRun& run, int courses, double effective) {
     const double now = simulate_many(other, courses).times.effective();
     std::printf("  %-34s %6.2f %%  %+.2f\n", what, 100 * now, 100 * (now - effective));
   };
-  std::printf("\nwith another assumption            effective\n");
+  print("\nwith another assumption            effective\n");
   with("half the failures", &ClusterRun::mtbf_hours, 2);
   with("half the time of a restart", &ClusterRun::restart, 0.5);
   with("half the time to notice a failure", &ClusterRun::detection, 0.5);

@@ -48,7 +48,7 @@ void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
   plan.assume(many.assumed({.gemms = plan.measured_gemms(here)}));
   const Forecast f = forecast(plan);
   if (json) {
-    std::printf("%s\n", to_json(config, on, f, 1).c_str());
+    print(to_json(config, on, f, 1), "\n");
     return;
   }
   std::printf(

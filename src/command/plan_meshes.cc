@@ -42,13 +42,13 @@ void print_memory(const std::vector<PlannedMesh>& all) {
     std::printf("\n%12d %8d %4d %4d %8s", w.copies, w.shards, w.context, w.tensor, sequence_word(w));
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
-  std::printf("\n");
+  print("\n");
 }
 
 // Prints the exposed communication: per step, and per block and micro-batch next to the transfer time there, with
 // embedding and head included.
 void print_waits(const std::vector<PlannedMesh>& all, int64_t blocks) {
-  std::printf(
+  print(
       "\nexposed communication of a rank in ms: per step; per block and micro-batch, of the ms that the transfer "
       "takes\n");
   std::printf("%12s %8s %4s %4s %8s %11s %10s %10s %20s %20s\n", "dp_replicate", "dp_shard", "cp", "tp", "sequence",
@@ -100,22 +100,21 @@ void explain(const std::vector<PlannedMesh>& all, const Config& config, const Cl
       config.pipeline_parallel_size == 1 ? ""
                                          : cat(", ", format_duration(best.waits.stages), " for other stages").c_str());
   if (all[0].mesh.context > 1)
-    std::printf("%s", context_text(best.context, all[0].mesh.context, [&](ContextMethod other) {
-                        Config c = with_mesh(config, all[0].mesh);
-                        c.context_parallel_method = other;
-                        validate(c);
-                        return predict(c, on).context;
-                      }).c_str());
-  if (all.size() > 1) std::printf("next: %s: %s\n", to_text(all[1].mesh).c_str(), difference(best, all[1].p).c_str());
+    print(context_text(best.context, all[0].mesh.context, [&](ContextMethod other) {
+      Config c = with_mesh(config, all[0].mesh);
+      c.context_parallel_method = other;
+      validate(c);
+      return predict(c, on).context;
+    }));
+  if (all.size() > 1) print("next: ", to_text(all[1].mesh), ": ", difference(best, all[1].p), "\n");
   const auto own = configured_mesh(config, on.ranks);
   for (size_t i = 2; i < all.size(); ++i)
-    if (own == all[i].mesh)
-      std::printf("as configured: %s: %s\n", to_text(all[i].mesh).c_str(), difference(best, all[i].p).c_str());
+    if (own == all[i].mesh) print("as configured: ", to_text(all[i].mesh), ": ", difference(best, all[i].p), "\n");
   if (all[0].mesh.tensor * all[0].mesh.context > 1)
     for (const PlannedMesh& f : all)
       if (f.mesh.tensor * f.mesh.context == 1) {
-        std::printf("best without tensor and context, which are unverified on GPUs: %s: %s\n", to_text(f.mesh).c_str(),
-                    difference(best, f.p).c_str());
+        print("best without tensor and context, which are unverified on GPUs: ", to_text(f.mesh), ": ",
+              difference(best, f.p), "\n");
         break;
       }
 }
@@ -125,17 +124,15 @@ void explain(const std::vector<PlannedMesh>& all, const Config& config, const Cl
 void print_meshes(const Config& config, const Cluster& on) {
   const QuietLog quiet(config.log_level);
   const auto [all, refused] = plan_meshes(config, on);
-  std::printf(
-      "\nways to divide %d ranks on %d %s by modelled step time; to X: bytes a rank sends per step; sequence: "
-      "sequence_parallel\n",
-      on.ranks, on.nodes, on.nodes == 1 ? "node" : "nodes");
+  print("\nways to divide ", on.ranks, " ranks on ", on.nodes, " ", on.nodes == 1 ? "node" : "nodes",
+        " by modelled step time; to X: bytes a rank sends per step; sequence: sequence_parallel\n");
   print_table(all, config);
   if (!all.empty()) print_memory(all);
   if (!all.empty()) print_waits(all, config.model.num_hidden_layers);
-  std::printf("\n%s", tried_meshes_text(config, on).c_str());
+  print("\n", tried_meshes_text(config, on));
   for (const auto& [why, which] : refused)
-    std::printf("not possible: %s%s: %s\n", to_text(which[0]).c_str(),
-                which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
+    print("not possible: ", to_text(which[0]), which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more"), ": ",
+          why, "\n");
   if (!all.empty()) explain(all, config, on);
 }
 

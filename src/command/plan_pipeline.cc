@@ -40,7 +40,7 @@ void print_pipeline(const Config& config, const Backend& backend, const Engine& 
   if (!drawing.svg.empty()) write_file(drawing.svg, schedule_svg(program, step));
   if (!drawing.text) return;
   const double unit = 1.0 / stage.chunks();  // duration of the forward pass of one chunk
-  std::printf("\n%s\n", schedule_text(program, step, unit).c_str());
+  print("\n", schedule_text(program, step, unit), "\n");
 }
 
 }  // namespace athanor

@@ -62,14 +62,12 @@ void print_rates(const Config& c, const Cluster& on) {
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length, recipe);
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
   const bool quantized = recipe.low_precision() && limits.most.quantized > 0;
-  std::printf(
-      "of a GPU: GEMMs %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
-      "used, %s of it by runtime_reserve_mib\n",
-      format_count(limits.most.flops).c_str(),
-      quantized ? cat(" and in FP8 ", format_count(limits.most.quantized)).c_str() : "",
-      format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
-      format_count(limits.most.bytes).c_str(), memory(memory_capacity(c, *describe(on.gpu).device)).c_str(),
-      memory(runtime_reserve(c, *describe(on.gpu).device)).c_str());
+  print("of a GPU: GEMMs ", format_count(limits.most.flops), " FLOP/s",
+        quantized ? cat(" and in FP8 ", format_count(limits.most.quantized)) : "", ", attention ",
+        format_count(limits.attention_forward), " forward and ", format_count(limits.attention_backward),
+        " backward, copies ", format_count(limits.most.bytes), " B/s; ",
+        memory(memory_capacity(c, *describe(on.gpu).device)), " of memory may be used, ",
+        memory(runtime_reserve(c, *describe(on.gpu).device)), " of it by runtime_reserve_mib\n");
   const Network& net = on.network;
   std::printf(
       "its links: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.4g %% are reached; for each "
@@ -82,8 +80,8 @@ void print_rates(const Config& c, const Cluster& on) {
 Cluster print_cluster_of(const Config& config, const std::string& name, const ManyRanks& many, const std::string& how) {
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
-  std::printf("%s, %sa step of %lld sequences, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
-              static_cast<long long>(config.global_batch_size));
+  print(gpu.title, ", ", how, "a step of ", config.global_batch_size,
+        " sequences, by the model of docs/distributed.md\n");
   print_rates(config, on);
   return on;
 }
@@ -107,7 +105,7 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   try {
     const RankPlan plan(config, on);
     print_row(config, on, plan.with({}));
-    std::printf("\n%s", to_text(forecast(plan)).c_str());
+    print("\n", to_text(forecast(plan)));
   } catch (const Error&) {  // the configured ranks do not fit; the table below shows what would
     others();
     throw;

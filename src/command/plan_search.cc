@@ -51,7 +51,7 @@ void print_memory(const std::vector<PlannedCandidate>& all) {
     std::printf("\n%5d %12d %4d %4d %14s", w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str());
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
-  std::printf("\n");
+  print("\n");
 }
 
 using Json = nlohmann::ordered_json;
@@ -59,33 +59,33 @@ using Json = nlohmann::ordered_json;
 void print_text(const Config& config, const Cluster& on, const SearchResult& found, double price) {
   const std::vector<PlannedCandidate>& all = found.possible;
   for (const auto& [why, which] : found.refused)
-    std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
-                which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
-  std::printf(
-      "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
-      "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
-      "recomputation as a run chooses them; the fastest, as predicted, next to the lower bound of the step:\n\n",
-      int(all.size()), found.tried, kMostSearchedStages);
+    print("not possible: ", keys_of(which[0]), which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more"), ": ",
+          why, "\n");
+  print(int(all.size()), " of ", found.tried,
+        " ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a node, "
+        "context_parallel_size where the batch needs it, pipeline_parallel_size up to ",
+        kMostSearchedStages,
+        "; micro-batch and recomputation as a run chooses them; the fastest, as predicted, next to the lower bound of "
+        "the step:\n\n");
   print_found(config, on, all, price);
   print_memory(all);
-  std::printf("\n");
+  print("\n");
   std::string of_best;
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const Prediction& p = all[i].p;
     const Config c = configured_exactly_as(config, all[i]);
     const Forecast f = forecast(RankPlan(c, on));
     const std::vector<Change> changes = changes_of(c, on, p);
-    std::printf("%s: %s; bound by %s; between %s and %s; one change: %s\n", i == 0 ? "best" : "next",
-                keys_of(all[i].way).c_str(), binding(p).c_str(), format_duration(f.fastest).c_str(),
-                format_duration(f.slowest).c_str(), best_of(changes, p).c_str());
+    print(i == 0 ? "best" : "next", ": ", keys_of(all[i].way), "; bound by ", binding(p), "; between ",
+          format_duration(f.fastest), " and ", format_duration(f.slowest), "; one change: ", best_of(changes, p), "\n");
     if (i == 0) of_best = cat(to_text(changes, p), "\n", to_text(f));
   }
   const double step = all.front().p.step();
-  std::printf("\nbest with another choice\n");
+  print("\nbest with another choice\n");
   for (const auto& [key, other] : other_choices(all))
     std::printf("  another %-29s %s: %+.1f %% step time\n", key.c_str(), keys_of(other.way).c_str(),
                 100 * (other.p.step() / step - 1));
-  std::printf("\nbest with one change\n%s", of_best.c_str());
+  print("\nbest with one change\n", of_best);
 }
 
 void print_json(const Config& config, const Cluster& on, const SearchResult& found, double price) {
@@ -103,13 +103,13 @@ void print_json(const Config& config, const Cluster& on, const SearchResult& fou
     others.push_back({{"another", key}, {"keys", keys_of(other.way)}, {"expected_seconds", other.p.step()}});
   for (const auto& [why, which] : found.refused)
     for (const Candidate& w : which) refused.push_back({{"keys", keys_of(w)}, {"why", why}});
-  std::printf("%s\n", json_text(Json{{"tried", found.tried},
-                                     {"possible", found.possible.size()},
-                                     {"fastest", ways},
-                                     {"another_choice", others},
-                                     {"not_possible", refused}},
-                                1)
-                          .c_str());
+  print(json_text(Json{{"tried", found.tried},
+                       {"possible", found.possible.size()},
+                       {"fastest", ways},
+                       {"another_choice", others},
+                       {"not_possible", refused}},
+                  1),
+        "\n");
 }
 
 }  // namespace
@@ -136,8 +136,8 @@ void print_search(const Config& config, const Cluster& on, const SearchArgs& arg
   file->out().write(dump_resolved(configured_exactly_as(config, found.possible.front())));
   file->commit();
   if (!args.json)
-    std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
-                args.write.c_str(), on.ranks, args.write.c_str());
+    print("\nwrote ", args.write, ": athanor plan ", args.write, " --gpu ... --ranks ", on.ranks, ", athanor train ",
+          args.write, "\n");
 }
 
 }  // namespace athanor

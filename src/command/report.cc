@@ -65,7 +65,7 @@ Exit report(const ReportArgs& args) {
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
     write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));
     if (!std::exchange(shown, true)) {  // printed at once, so that the page can be opened while --watch continues
-      std::printf("%s\n", output.c_str());
+      print(output, "\n");
       std::fflush(stdout);
     }
     if (over) return Exit::done;

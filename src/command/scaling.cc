@@ -72,8 +72,8 @@ double print_config(const ScalingArgs& args) {
   std::printf("%s: %s%s parameters%s, %s tokens (%.1f a parameter), %s FLOP with attention", args.config.c_str(),
               format_count(parameters).c_str(), all.c_str(), all.empty() ? "" : " meet a token",
               format_count(tokens).c_str(), tokens / parameters, format_count(flops).c_str());
-  if (args.rate > 0) std::printf(", %s at this rate", format_duration(flops / args.rate).c_str());
-  std::printf("\n");
+  if (args.rate > 0) print(", ", format_duration(flops / args.rate), " at this rate");
+  print("\n");
   print_head("the run by the same laws");
   for (const LossLaw& law : loss_laws())
     print_row(law.name, {parameters, tokens}, args.rate, law.loss(parameters, tokens));
@@ -89,8 +89,7 @@ Exit scaling(const ScalingArgs& args) {
   if (!args.config.empty()) parameters = print_config(args);
   if (flops > 0) print_for_budget(flops, args.rate);
   if (parameters > 0) print_for_parameters(parameters, args.rate);
-  std::printf(
-      "\nThe loss is in nats per token of the laws' own data and vocabulary; `athanor scaling --help` names them.\n");
+  print("\nThe loss is in nats per token of the laws' own data and vocabulary; `athanor scaling --help` names them.\n");
   return Exit::done;
 }
 

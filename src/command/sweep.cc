@@ -112,7 +112,7 @@ void write_page(const SweepArgs& args, const std::vector<Outcome>& all, std::vec
   if (!args.coordinates) charts.insert(charts.begin(), chart_of_losses(losses));
   const std::string path = args.folder + "/report.html";
   write_file(path, html_report(runs, {.title = cat("Sweep of ", args.config), .charts = std::move(charts)}));
-  std::printf("\n%s\n", path.c_str());
+  print("\n", path, "\n");
 }
 
 // Turns the runs into short ones at a constant learning rate, without features that only long runs need; these
@@ -167,7 +167,7 @@ std::vector<WidthGroup> measure(const SweepArgs& args, const std::vector<Outcome
 Exit check_coordinates(const SweepArgs& args, std::span<const WidthGroup> groups) {
   Exit end = Exit::done;
   for (const WidthGroup& group : groups) {
-    std::fputs(coordinate_table(group).c_str(), stdout);
+    print(coordinate_table(group));
     size_t worst = 0;
     for (size_t i = 1; i < group.sizes.front().size(); ++i)
       if (spread(group.sizes, i) > spread(group.sizes, worst)) worst = i;
@@ -228,7 +228,7 @@ Exit sweep(const SweepArgs& args) {
                                      .directory = fs::current_path().string(),
                                      .options = args.sbatch},
                                     runs));
-    std::printf("%zu runs: sbatch %s\n", runs.size(), script.c_str());
+    print(runs.size(), " runs: sbatch ", script, "\n");
     return Exit::done;
   }
   std::vector<Outcome> all;

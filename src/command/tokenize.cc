@@ -110,7 +110,7 @@ Exit run_chats(const TokenizeArgs& o) {
                             .pack = o.pack,
                             .valid_every = o.documents.valid_every,
                             .overwrite = o.overwrite};
-  std::fputs(tokenize_chats(options).c_str(), stdout);
+  print(tokenize_chats(options));
   return Exit::done;
 }
 
@@ -175,7 +175,7 @@ void add_tokenize(Cli& cli) {
         options.progress = [&](const TokenizeProgress& p) { line(p); };
         summary = tokenize(options).summary;
       }
-      std::fputs(summary.c_str(), stdout);
+      print(summary);
       return Exit::done;
     };
   });
