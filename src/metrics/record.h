@@ -171,10 +171,10 @@ struct RecordField {
                    std::optional<double> Record::*, std::optional<int64_t> Record::*, NamedValues Record::*>;
   std::string_view name;
   std::string_view unit;
-  std::string_view help;
-  std::string_view tag;
-  bool nan_is_unknown;
   Member member;
+  std::string_view help;
+  std::string_view tag = {};
+  bool nan_is_unknown = false;
 };
 
 std::span<const RecordField<StepMetrics>> step_fields();
