@@ -66,19 +66,6 @@ void run_host_function(const HostAction& action) {
   rt.queue.in_host_function = false;
 }
 
-void make_usable(const AllocateAction& action) {
-  set_state(action.begin, action.bytes, ByteState::kLive);
-  mark_unwritten(action.begin, action.bytes);
-  memset(action.begin, 0xff, action.bytes);
-}
-
-void make_unusable(const FreeAction& action, const Operation& operation) {
-  check_operation(operation, action.begin, action.bytes, true);
-  if (faulted()) return;
-  set_state(action.begin, action.bytes, ByteState::kFree);
-  finish_retired(action.begin);
-}
-
 void run_library(const LibraryOperation& action, const Operation& operation) {
   for (const MemoryRange& range : action.reads) {
     check_operation(operation, const_cast<void*>(range.begin), range.bytes, false);
@@ -96,8 +83,6 @@ std::string action_name(const Action& action) {
                           [](const CopyAction&) { return std::string("cudaMemcpyAsync"); },
                           [](const FillAction&) { return std::string("cudaMemsetAsync"); },
                           [](const HostAction&) { return std::string("host function"); },
-                          [](const AllocateAction&) { return std::string("cudaMallocAsync"); },
-                          [](const FreeAction&) { return std::string("cudaFreeAsync"); },
                           [](const RecordAction&) { return std::string("cudaEventRecord"); },
                           [](const LibraryOperation& a) { return a.name; }},
                     action);
@@ -134,8 +119,7 @@ void execute(const Action& action, Operation operation) {
   std::visit(
       Match{[](const EmptyAction&) {}, [&](const KernelAction& a) { run_kernel(a, operation); },
             [&](const CopyAction& a) { run_copy(a, operation); }, [&](const FillAction& a) { run_fill(a, operation); },
-            [](const HostAction& a) { run_host_function(a); }, [](const AllocateAction& a) { make_usable(a); },
-            [&](const FreeAction& a) { make_unusable(a, operation); }, [](const RecordAction&) {},
+            [](const HostAction& a) { run_host_function(a); }, [](const RecordAction&) {},
             [&](const LibraryOperation& a) { run_library(a, operation); }},
       action);
 }

@@ -51,19 +51,11 @@ struct HostAction {
   cudaHostFn_t function = nullptr;
   void* data = nullptr;
 };
-struct AllocateAction {  // the memory of cudaMallocAsync becomes usable here
-  uint8_t* begin = nullptr;
-  size_t bytes = 0;
-};
-struct FreeAction {
-  uint8_t* begin = nullptr;
-  size_t bytes = 0;
-};
 struct RecordAction {  // only in graphs: each launch records the event here
   cudaEvent_t event = nullptr;
 };
-using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, AllocateAction, FreeAction,
-                            RecordAction, LibraryOperation>;
+using Action =
+    std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, RecordAction, LibraryOperation>;
 
 std::string action_name(const Action& action);
 bool touches_memory(const Action& action);  // true: the stamps of its accesses need a number of the operation

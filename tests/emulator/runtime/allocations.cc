@@ -102,39 +102,13 @@ uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, v
                                           " free on device " + std::to_string(device));
     return nullptr;
   }
-  uint8_t* begin = make({bytes, kind, device, 0, name, caller, nullptr, nullptr, false});
+  uint8_t* begin = make({bytes, kind, device, 0, name, caller});
   if (begin == nullptr) return nullptr;
   if (kind == MemoryKind::kDevice) gpu.memory_used += bytes;
   set_state(begin, bytes, ByteState::kLive);
   memset(begin, 0xff, bytes);                                   // NaN in all float formats
   if (kind == MemoryKind::kPinned) mark_written(begin, bytes);  // the host writes it without telling
   return begin;
-}
-
-uint8_t* allocate_pooled(CUmemPoolHandle_st& pool, size_t bytes, void* caller) {
-  return make({bytes, MemoryKind::kDevice, pool.device, 0, "cudaMallocAsync", caller, &pool, nullptr, false});
-}
-
-void retire(uint8_t* begin, const char* name) {
-  Runtime& rt = runtime();
-  auto found = rt.allocations.find(begin);
-  Allocation& held = found->second;
-  note_freed(begin, held, name);
-  if (held.pool != nullptr) {
-    uncharge(*held.pool, held.bytes);
-    held.pool = nullptr;
-  } else {
-    rt.devices[size_t(held.device)].memory_used -= held.bytes;
-  }
-  rt.retired[begin] = held;
-  rt.allocations.erase(found);
-}
-
-void finish_retired(uint8_t* begin) {
-  auto found = runtime().retired.find(begin);
-  if (found == runtime().retired.end()) return;  // of a graph, which uses the addresses again
-  give_back(begin, found->second);
-  runtime().retired.erase(found);
 }
 
 Allocation* find_allocation(const void* address, uint8_t** begin) {
@@ -160,11 +134,7 @@ cudaError_t release(void* address, const char* name) {
   all.erase(found);
   note_freed(begin, gone, name);
   if (gone.kind == MemoryKind::kRegistered) return cudaSuccess;
-  if (gone.pool != nullptr) {
-    uncharge(*gone.pool, gone.bytes);
-  } else if (gone.kind == MemoryKind::kDevice) {
-    runtime().devices[size_t(gone.device)].memory_used -= gone.bytes;
-  }
+  if (gone.kind == MemoryKind::kDevice) runtime().devices[size_t(gone.device)].memory_used -= gone.bytes;
   give_back(begin, gone);
   return cudaSuccess;
 }
@@ -201,12 +171,10 @@ void drop_freed_notes() { runtime().freed.clear(); }
 
 void release_all() {
   Runtime& rt = runtime();
-  for (auto* list : {&rt.allocations, &rt.retired}) {
-    for (auto& [begin, held] : *list) {
-      if (held.kind != MemoryKind::kRegistered) give_back(begin, held);
-    }
-    list->clear();
+  for (auto& [begin, held] : rt.allocations) {
+    if (held.kind != MemoryKind::kRegistered) give_back(begin, held);
   }
+  rt.allocations.clear();
   for (Device& device : runtime().devices) device.memory_used = 0;
 }
 
@@ -226,7 +194,6 @@ std::vector<std::string> leaks() {
   list("event", "cudaEventCreate", rt.events);
   list("graph", "capture or cudaGraphCreate", rt.graphs);
   list("executable graph", "cudaGraphInstantiate", rt.executables);
-  list("memory pool", "cudaMemPoolCreate", rt.pools);
   for (auto& capture : rt.captures) {
     lines.push_back("capture " + std::to_string(capture->id) + " never ended");
   }

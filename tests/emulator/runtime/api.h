@@ -44,10 +44,7 @@ void close_memory();                     // at the end of each API call and whil
 
 // ---- allocations.cc
 uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, void* caller);  // null: out of memory
-uint8_t* allocate_pooled(CUmemPoolHandle_st& pool, size_t bytes, void* caller);  // usable after its AllocateAction
-cudaError_t release(void* address, const char* name);                            // the memory is gone from now on
-void retire(uint8_t* begin, const char* name);  // the program has freed it; it is gone after its FreeAction
-void finish_retired(uint8_t* begin);
+cudaError_t release(void* address, const char* name);  // the memory is gone from now on
 Allocation* find_allocation(const void* address,
                             uint8_t** begin = nullptr);  // the allocation that holds this byte, or null
 std::string describe_address(const void* address);
@@ -82,10 +79,6 @@ bool is_legacy(const CUstream_st& stream);
 CUevent_st* find_event(cudaEvent_t handle, const char* name);
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
 void set_recorded(CUevent_st& event, const TaskPtr& task);
-
-// ---- pools.cc
-void uncharge(CUmemPoolHandle_st& pool, size_t bytes);
-void trim_pools(int device);  // a synchronisation: pools give back what is above their release threshold
 
 // ---- capture.cc
 cudaError_t check_capture(const char* name);  // kUnsafeInCapture

@@ -55,7 +55,7 @@ void set_wait_limit(double seconds);
 // Why the latest failing call failed, in words: subject, expectation, actual values. Empty if it was planned.
 std::string explanation();
 
-// What was made and never destroyed, one line each with the place of the call: memory, streams, events, graphs, pools.
+// What was made and never destroyed, one line each with the place of the call: memory, streams, events, graphs.
 std::vector<std::string> leaks();
 
 // Host code that touches device memory dies by SIGSEGV with a message that names the allocation (default: on).

@@ -48,8 +48,7 @@ const std::map<int, int64_t> kCommonAttributes{
     {cudaDevAttrMaxPersistingL2CacheSize, 0},
     {cudaDevAttrMaxAccessPolicyWindowSize, 0},
     {cudaDevAttrReservedSharedMemoryPerBlock, kReservedShared},
-    {cudaDevAttrMemoryPoolsSupported, 1},
-    {cudaDevAttrMemoryPoolSupportedHandleTypes, 0},
+    {cudaDevAttrMemoryPoolsSupported, 0},
     {cudaDevAttrGPUDirectRDMASupported, 0},
     {cudaDevAttrIpcEventSupport, 0},
 };
@@ -111,7 +110,7 @@ void fill(cudaDeviceProp& prop, const GpuModel& gpu, int device) {
   prop.l2CacheSize = int(gpu.l2_bytes);
   prop.streamPrioritiesSupported = prop.globalL1CacheSupported = prop.localL1CacheSupported = 1;
   prop.computePreemptionSupported = prop.canUseHostPointerForRegisteredMem = prop.cooperativeLaunch = 1;
-  prop.hostRegisterSupported = prop.memoryPoolsSupported = 1;
+  prop.hostRegisterSupported = 1;
   prop.clusterLaunch = gpu.major >= 9;
 }
 }  // namespace

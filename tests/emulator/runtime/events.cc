@@ -164,7 +164,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return with_event("cudaEventSynchronize", emu::kUnsafeInCapture, handle, [&](Runtime&, CUevent_st& event) {
     if (cudaError_t error = emu::refuse_captured(event, "cudaEventSynchronize"); error != cudaSuccess) return error;
     emu::host_waits_for(event.task);
-    emu::trim_pools(event.device);
     return emu::asynchronous();
   });
 }

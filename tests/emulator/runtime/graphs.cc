@@ -12,8 +12,6 @@ struct NodeTypes {
   cudaGraphNodeType operator()(const CopyAction&) const { return cudaGraphNodeTypeMemcpy; }
   cudaGraphNodeType operator()(const FillAction&) const { return cudaGraphNodeTypeMemset; }
   cudaGraphNodeType operator()(const HostAction&) const { return cudaGraphNodeTypeHost; }
-  cudaGraphNodeType operator()(const AllocateAction&) const { return cudaGraphNodeTypeMemAlloc; }
-  cudaGraphNodeType operator()(const FreeAction&) const { return cudaGraphNodeTypeMemFree; }
   cudaGraphNodeType operator()(const RecordAction&) const { return cudaGraphNodeTypeEventRecord; }
   cudaGraphNodeType operator()(const LibraryOperation&) const { return cudaGraphNodeTypeKernel; }
 };
@@ -39,29 +37,6 @@ cudaError_t instantiate(cudaGraphExec_t* out, cudaGraph_t handle, unsigned long 
   }
   *out = executable.get();
   rt.executables[*out] = std::move(executable);
-  return cudaSuccess;
-}
-
-// Memory that the graph allocates and did not free again must be freed before the next launch.
-cudaError_t check_allocations(CUgraphExec_st& executable) {
-  Runtime& rt = runtime();
-  for (const auto& node : executable.nodes) {
-    const auto* made = std::get_if<AllocateAction>(&node.action);
-    if (made == nullptr) continue;
-    Allocation& held = rt.allocations[made->begin];
-    if (held.live_in_graph && (executable.flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) == 0) {
-      return refuse(cudaErrorInvalidValue,
-                    "cudaGraphLaunch: memory that the graph allocates is still in use from the launch before; free it, "
-                    "or instantiate with cudaGraphInstantiateFlagAutoFreeOnLaunch");
-    }
-    held.live_in_graph = true;
-  }
-  for (const auto& node : executable.nodes) {
-    const auto* freed = std::get_if<FreeAction>(&node.action);
-    if (freed == nullptr) continue;
-    auto found = rt.allocations.find(freed->begin);
-    if (found != rt.allocations.end()) found->second.live_in_graph = false;
-  }
   return cudaSuccess;
 }
 
@@ -122,7 +97,6 @@ cudaError_t capture_nodes(const CUgraphExec_st& executable, CUstream_st& stream)
 cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
   if (stream.capture != nullptr) return capture_nodes(executable, stream);
   if (cudaError_t error = check_events(executable); error != cudaSuccess) return error;
-  if (cudaError_t error = check_allocations(executable); error != cudaSuccess) return error;
   TaskPtr first;
   if (cudaError_t error = enqueue_after(stream, EmptyAction{"start of graph"}, executable.last, &first);
       error != cudaSuccess) {
@@ -132,29 +106,6 @@ cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
   return cudaSuccess;
 }
 
-bool allocates(const Action& action, const uint8_t* begin) {
-  const auto* made = std::get_if<AllocateAction>(&action);
-  return made != nullptr && made->begin == begin;
-}
-
-// Memory of graph nodes goes when no graph is left that allocates it.
-void release_graph_memory() {
-  Runtime& rt = runtime();
-  std::vector<uint8_t*> unused;
-  for (auto& [begin, held] : rt.allocations) {
-    if (held.graph == nullptr || held.live_in_graph) continue;
-    uint8_t* address = begin;
-    bool used = false;
-    for (auto& [handle, graph] : rt.graphs) {
-      for (auto& node : graph->nodes) used |= allocates(node->action, address);
-    }
-    for (auto& [handle, executable] : rt.executables) {
-      for (auto& node : executable->nodes) used |= allocates(node.action, address);
-    }
-    if (!used) unused.push_back(address);
-  }
-  for (uint8_t* begin : unused) release(begin, "the end of its graph");
-}
 }  // namespace
 
 cudaGraphNodeType node_type(const Action& action) { return std::visit(NodeTypes{}, action); }
@@ -225,7 +176,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   return api("cudaGraphDestroy", emu::kOrdinary, [&](Runtime& rt) {
     if (emu::find_graph(handle, "cudaGraphDestroy") == nullptr) return cudaErrorInvalidValue;
     rt.graphs.erase(handle);
-    emu::release_graph_memory();
     return cudaSuccess;
   });
 }
@@ -238,7 +188,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   return api("cudaGraphExecDestroy", emu::kOrdinary, [&](Runtime& rt) {
     if (emu::find_executable(handle, "cudaGraphExecDestroy") == nullptr) return cudaErrorInvalidValue;
     rt.executables.erase(handle);  // launches that are queued go on
-    emu::release_graph_memory();
     return cudaSuccess;
   });
 }

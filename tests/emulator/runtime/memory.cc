@@ -63,8 +63,7 @@ cudaError_t register_host(void* begin, size_t bytes, unsigned flags, void* calle
   if (held || in_arena(begin)) {
     return refuse(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: " + describe_address(begin));
   }
-  runtime().allocations[first] = {
-      bytes, MemoryKind::kRegistered, current_device(), flags, "cudaHostRegister", caller, nullptr, nullptr, false};
+  runtime().allocations[first] = {bytes, MemoryKind::kRegistered, current_device(), flags, "cudaHostRegister", caller};
   return cudaSuccess;
 }
 

@@ -20,10 +20,6 @@ void set_up_devices(Runtime& rt, const std::vector<GpuModel>& gpus) {
     device.memory_limit = gpus[d].memory_bytes;
     device.legacy.device = int(d);
     device.legacy.id = rt.next_object++;
-    device.default_pool = std::make_unique<CUmemPoolHandle_st>();
-    device.default_pool->device = int(d);
-    device.default_pool->is_default = true;
-    device.current_pool = device.default_pool.get();
   }
 }
 
@@ -33,7 +29,6 @@ void forget_objects(Runtime& rt) {
   rt.events.clear();
   rt.graphs.clear();
   rt.executables.clear();
-  rt.pools.clear();
   rt.kernels.clear();
 }
 

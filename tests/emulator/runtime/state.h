@@ -64,17 +64,6 @@ struct CUgraphExec_st {
   void* made_at = nullptr;
   emu::TaskPtr last;  // the end of the latest launch: launches of one executable graph never overlap
 };
-struct CUmemPoolHandle_st {
-  int device = 0;
-  bool is_default = false;
-  bool destroyed = false;  // lives on until its last allocation is freed
-  void* made_at = nullptr;
-  uint64_t release_threshold = 0, maximum_bytes = 0;
-  uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
-  int reuse_event_dependencies = 1, reuse_opportunistic = 1, reuse_internal_dependencies = 1;
-  std::map<int, cudaMemAccessFlags> access;
-};
-
 namespace emu {
 
 enum class MemoryKind { kDevice, kPinned, kRegistered };
@@ -85,9 +74,6 @@ struct Allocation {
   unsigned flags = 0;
   const char* api = "";
   void* made_at = nullptr;
-  cudaMemPool_t pool = nullptr;       // of a stream-ordered allocation
-  const CUgraph_st* graph = nullptr;  // of a captured allocation
-  bool live_in_graph = false;         // allocated by a launch and not freed since
 };
 
 // Addresses are handed out upwards and used again only when all have been used, oldest first, so that a use after free
@@ -109,8 +95,6 @@ struct Device {
   uint32_t peers = 0;                                                  // bit d: this device may access device d
   CUstream_st legacy;                                                  // the default stream
   std::map<std::thread::id, std::unique_ptr<CUstream_st>> per_thread;  // cudaStreamPerThread
-  std::unique_ptr<CUmemPoolHandle_st> default_pool;
-  cudaMemPool_t current_pool = nullptr;
 };
 
 struct Capture {
@@ -144,13 +128,11 @@ struct Runtime {
   std::array<AddressSpace, kMaxDevices> device_addresses;
   AddressSpace pinned_addresses;
   std::map<uint8_t*, Allocation> allocations;
-  std::map<uint8_t*, Allocation> retired;  // by cudaFreeAsync, whose turn in the stream has not come
-  std::map<uint8_t*, std::string> freed;   // descriptions of freed memory, for messages about uses after free
+  std::map<uint8_t*, std::string> freed;  // descriptions of freed memory, for messages about uses after free
   std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
   std::map<cudaGraph_t, std::unique_ptr<CUgraph_st>> graphs;
   std::map<cudaGraphExec_t, std::unique_ptr<CUgraphExec_st>> executables;
-  std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
   std::vector<std::unique_ptr<Capture>> captures;
   std::map<const void*, Kernel> kernels;
   std::vector<PinnedGuard> guards;

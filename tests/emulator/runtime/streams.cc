@@ -199,7 +199,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return with_stream("cudaStreamSynchronize", emu::kUnsafeInCapture, handle, [&](Runtime&, CUstream_st& stream) {
     if (cudaError_t error = emu::refuse_captured(stream, "cudaStreamSynchronize"); error != cudaSuccess) return error;
     emu::wait_for_stream(stream);
-    emu::trim_pools(stream.device);
     return emu::asynchronous();
   });
 }

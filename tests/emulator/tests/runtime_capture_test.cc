@@ -72,7 +72,7 @@ TEST_F(RuntimeCapture, SynchronisationBreaksIt) {
       "destroy", [&] { return cudaStreamDestroy(stream_); }, kCode);
 }
 
-TEST_F(RuntimeCapture, AllocationOutsidePoolsBreaksIt) {
+TEST_F(RuntimeCapture, AllocationsBreakIt) {
   constexpr cudaError_t kCode = cudaErrorStreamCaptureUnsupported;
   void* memory = nullptr;
   expect_breaks(

@@ -1,4 +1,4 @@
-// Captured graphs: replay, updates, kernel nodes, allocations.
+// Captured graphs: replay, updates, kernel nodes.
 #include "emulator/tests/runtime_support.h"
 
 namespace emu::testing {
@@ -240,38 +240,6 @@ TEST_F(RuntimeGraph, GraphsLaunchedInACaptureBecomePartOfIt) {
   EXPECT_EQ(read_ints(memory_, 1)[0], 3);
   for (cudaGraphExec_t e : {inner_executable, executable}) EMU_OK(cudaGraphExecDestroy(e));
   for (cudaGraph_t g : {inner, outer}) EMU_OK(cudaGraphDestroy(g));
-}
-
-TEST_F(RuntimeGraph, AllocationsFromPoolsAreCaptured) {
-  void* scratch = nullptr;
-  cudaGraph_t graph = capture([&] {
-    EXPECT_EQ(cudaMallocAsync(&scratch, 4, stream_), cudaSuccess) << explanation();
-    EXPECT_EQ(launch_store(stream_, static_cast<int*>(scratch), 6), cudaSuccess);
-    EXPECT_EQ(launch_add(stream_, memory_, static_cast<int*>(scratch), 1, 1), cudaSuccess);
-    EXPECT_EQ(cudaFreeAsync(scratch, stream_), cudaSuccess);
-  });
-  cudaGraphExec_t executable = nullptr;
-  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
-  for (int i = 0; i < 3; ++i) EMU_OK(cudaGraphLaunch(executable, stream_));
-  EMU_OK(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(read_ints(memory_, 1)[0], 7);
-  EMU_OK(cudaGraphExecDestroy(executable));
-  EMU_OK(cudaGraphDestroy(graph));
-}
-
-TEST_F(RuntimeGraph, UnfreedGraphMemoryForbidsTheNextLaunch) {
-  void* scratch = nullptr;
-  cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaMallocAsync(&scratch, 4, stream_), cudaSuccess); });
-  cudaGraphExec_t executable = nullptr;
-  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
-  EMU_OK(cudaGraphLaunch(executable, stream_));
-  expect_refused(cudaGraphLaunch(executable, stream_), cudaErrorInvalidValue, "AutoFreeOnLaunch");
-  EMU_OK(cudaFreeAsync(scratch, stream_));
-  EMU_OK(cudaGraphLaunch(executable, stream_));
-  EMU_OK(cudaFreeAsync(scratch, stream_));
-  EMU_OK(cudaStreamSynchronize(stream_));
-  EMU_OK(cudaGraphExecDestroy(executable));
-  EMU_OK(cudaGraphDestroy(graph));
 }
 }  // namespace
 }  // namespace emu::testing
