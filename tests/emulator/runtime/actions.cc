@@ -83,14 +83,12 @@ std::string action_name(const Action& action) {
                           [](const CopyAction&) { return std::string("cudaMemcpyAsync"); },
                           [](const FillAction&) { return std::string("cudaMemsetAsync"); },
                           [](const HostAction&) { return std::string("host function"); },
-                          [](const RecordAction&) { return std::string("cudaEventRecord"); },
                           [](const LibraryOperation& a) { return a.name; }},
                     action);
 }
 
 bool touches_memory(const Action& action) {
-  return !std::holds_alternative<EmptyAction>(action) && !std::holds_alternative<HostAction>(action) &&
-         !std::holds_alternative<RecordAction>(action);
+  return !std::holds_alternative<EmptyAction>(action) && !std::holds_alternative<HostAction>(action);
 }
 
 double action_microseconds(const Action& action) {
@@ -119,7 +117,7 @@ void execute(const Action& action, Operation operation) {
   std::visit(
       Match{[](const EmptyAction&) {}, [&](const KernelAction& a) { run_kernel(a, operation); },
             [&](const CopyAction& a) { run_copy(a, operation); }, [&](const FillAction& a) { run_fill(a, operation); },
-            [](const HostAction& a) { run_host_function(a); }, [](const RecordAction&) {},
+            [](const HostAction& a) { run_host_function(a); },
             [&](const LibraryOperation& a) { run_library(a, operation); }},
       action);
 }

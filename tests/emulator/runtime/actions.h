@@ -51,11 +51,7 @@ struct HostAction {
   cudaHostFn_t function = nullptr;
   void* data = nullptr;
 };
-struct RecordAction {  // only in graphs: each launch records the event here
-  cudaEvent_t event = nullptr;
-};
-using Action =
-    std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, RecordAction, LibraryOperation>;
+using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, LibraryOperation>;
 
 std::string action_name(const Action& action);
 bool touches_memory(const Action& action);  // true: the stamps of its accesses need a number of the operation

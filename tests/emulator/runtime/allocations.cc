@@ -192,7 +192,7 @@ std::vector<std::string> leaks() {
   };
   list("stream", "cudaStreamCreate", rt.streams);
   list("event", "cudaEventCreate", rt.events);
-  list("graph", "capture or cudaGraphCreate", rt.graphs);
+  list("graph", "cudaStreamEndCapture", rt.graphs);
   list("executable graph", "cudaGraphInstantiate", rt.executables);
   for (auto& capture : rt.captures) {
     lines.push_back("capture " + std::to_string(capture->id) + " never ended");

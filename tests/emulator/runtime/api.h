@@ -78,7 +78,6 @@ bool is_legacy(const CUstream_st& stream);
 // ---- events.cc
 CUevent_st* find_event(cudaEvent_t handle, const char* name);
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
-void set_recorded(CUevent_st& event, const TaskPtr& task);
 
 // ---- capture.cc
 cudaError_t check_capture(const char* name);  // kUnsafeInCapture
@@ -92,9 +91,7 @@ Capture* capture_of_device(int device);  // any that is running, for device-wide
 CUgraphNode_st* add_node(CUgraph_st& graph, int device, Action action, const std::vector<CUgraphNode_st*>& after);
 CUgraph_st* find_graph(cudaGraph_t handle, const char* name);
 CUgraphExec_st* find_executable(cudaGraphExec_t handle, const char* name);
-CUgraphNode_st* find_node(cudaGraphNode_t handle, const char* name);
 size_t index_of(const CUgraphNode_st& node);  // within its graph
-cudaGraphNodeType node_type(const Action& action);
 
 // ---- launch.cc
 cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape);

@@ -7,14 +7,10 @@
 
 namespace emu {
 namespace {
-// cudaThreadExchangeStreamCaptureMode keeps it per host thread.
-thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
-
 // Does this running capture forbid unsafe calls to the calling thread?
 bool forbids(const Capture& capture) {
-  if (thread_mode == cudaStreamCaptureModeRelaxed) return false;
   if (capture.thread == std::this_thread::get_id()) return capture.mode != cudaStreamCaptureModeRelaxed;
-  return thread_mode == cudaStreamCaptureModeGlobal && capture.mode == cudaStreamCaptureModeGlobal;
+  return capture.mode == cudaStreamCaptureModeGlobal;
 }
 
 cudaError_t begin(CUstream_st& stream, cudaStreamCaptureMode mode) {
@@ -223,13 +219,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
     *status = capture == nullptr               ? cudaStreamCaptureStatusNone
               : capture->broken == cudaSuccess ? cudaStreamCaptureStatusActive
                                                : cudaStreamCaptureStatusInvalidated;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  return api("cudaThreadExchangeStreamCaptureMode", emu::kOrdinary, [&](Runtime&) {
-    if (mode == nullptr) return cudaErrorInvalidValue;
-    std::swap(*mode, emu::thread_mode);
     return cudaSuccess;
   });
 }

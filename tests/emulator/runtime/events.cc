@@ -40,21 +40,11 @@ cudaError_t record(CUevent_st& event, CUstream_st& stream) {
   }
   TaskPtr task;
   if (cudaError_t error = enqueue(stream, EmptyAction{"cudaEventRecord"}, &task); error != cudaSuccess) return error;
-  set_recorded(event, task);
+  event.state = CUevent_st::kRecorded;
+  event.capture = nullptr;
+  event.capture_nodes.clear();
+  event.task = task;
   return cudaSuccess;
-}
-
-// Only in captures, as the documentation demands: the record becomes a node, and each launch of the graph records.
-cudaError_t record_in_graph(CUevent_st& event, CUstream_st& stream) {
-  if (stream.capture == nullptr) {
-    return refuse(cudaErrorInvalidValue,
-                  "cudaEventRecordWithFlags: cudaEventRecordExternal means something only in a captured stream");
-  }
-  if (event.device != stream.device) {
-    return refuse(cudaErrorInvalidResourceHandle,
-                  "cudaEventRecordWithFlags: event and stream are of different devices");
-  }
-  return add_captured_node(stream, RecordAction{&event});
 }
 
 // Neither queries nor waits are possible on an event that lives in a capture.
@@ -95,13 +85,6 @@ CUevent_st* find_event(cudaEvent_t handle, const char* name) {
   return nullptr;
 }
 
-void set_recorded(CUevent_st& event, const TaskPtr& task) {
-  event.state = CUevent_st::kRecorded;
-  event.capture = nullptr;
-  event.capture_nodes.clear();
-  event.task = task;
-}
-
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event) {
   if (event.state == CUevent_st::kNever) return cudaSuccess;  // "acts as if there is nothing to wait for"
   if (event.state == CUevent_st::kCaptured) return join_capture(stream, event);
@@ -137,16 +120,6 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_event("cudaEventRecord", emu::kOrdinary, handle, [&](Runtime&, CUevent_st& event) {
     CUstream_st* stream = emu::find_stream(stream_handle, "cudaEventRecord");
     return stream == nullptr ? cudaErrorInvalidResourceHandle : emu::record(event, *stream);
-  });
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
-  return with_event("cudaEventRecordWithFlags", emu::kOrdinary, handle, [&](Runtime&, CUevent_st& event) {
-    if (flags != cudaEventRecordDefault && flags != cudaEventRecordExternal) {
-      return refuse(cudaErrorInvalidValue, "cudaEventRecordWithFlags: unknown flags " + std::to_string(flags));
-    }
-    CUstream_st* stream = emu::find_stream(stream_handle, "cudaEventRecordWithFlags");
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    return flags == cudaEventRecordExternal ? emu::record_in_graph(event, *stream) : emu::record(event, *stream);
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {

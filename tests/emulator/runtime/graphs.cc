@@ -6,46 +6,23 @@
 
 namespace emu {
 namespace {
-struct NodeTypes {
-  cudaGraphNodeType operator()(const EmptyAction&) const { return cudaGraphNodeTypeEmpty; }
-  cudaGraphNodeType operator()(const KernelAction&) const { return cudaGraphNodeTypeKernel; }
-  cudaGraphNodeType operator()(const CopyAction&) const { return cudaGraphNodeTypeMemcpy; }
-  cudaGraphNodeType operator()(const FillAction&) const { return cudaGraphNodeTypeMemset; }
-  cudaGraphNodeType operator()(const HostAction&) const { return cudaGraphNodeTypeHost; }
-  cudaGraphNodeType operator()(const RecordAction&) const { return cudaGraphNodeTypeEventRecord; }
-  cudaGraphNodeType operator()(const LibraryOperation&) const { return cudaGraphNodeTypeKernel; }
-};
-
 cudaError_t instantiate(cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags, void* caller) {
   Runtime& rt = runtime();
   if (out == nullptr) return refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: no place for the handle");
   *out = nullptr;
   CUgraph_st* graph = find_graph(handle, "cudaGraphInstantiate");
   if (graph == nullptr) return cudaErrorInvalidValue;
-  if ((flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
-    return not_emulated("cudaGraphInstantiate for launches from the device", "launch from the host");
-  }
+  if (flags != 0) return not_emulated("cudaGraphInstantiate with flags", "pass 0");
   auto executable = std::make_unique<CUgraphExec_st>();
-  executable->flags = flags;
   executable->made_at = caller;
   for (auto& node : graph->nodes) {
-    CUgraphExec_st::Node copy{
-        .id = node->id, .own_id = rt.next_object++, .device = node->device, .action = node->action, .after = {}};
+    CUgraphExec_st::Node copy{.own_id = rt.next_object++, .device = node->device, .action = node->action, .after = {}};
     if (rt.queue.observer.node_cloned) rt.queue.observer.node_cloned(copy.own_id, node->id);
     for (const CUgraphNode_st* earlier : node->after) copy.after.push_back(index_of(*earlier));
     executable->nodes.push_back(std::move(copy));
   }
   *out = executable.get();
   rt.executables[*out] = std::move(executable);
-  return cudaSuccess;
-}
-
-cudaError_t check_events(const CUgraphExec_st& executable) {
-  for (const auto& node : executable.nodes) {
-    const auto* record = std::get_if<RecordAction>(&node.action);
-    if (record == nullptr || find_event(record->event, "cudaGraphLaunch") != nullptr) continue;
-    return refuse(cudaErrorInvalidValue, "cudaGraphLaunch: the graph records an event that was destroyed");
-  }
   return cudaSuccess;
 }
 
@@ -57,46 +34,21 @@ void queue_nodes(CUgraphExec_st& executable, CUstream_st& stream, const TaskPtr&
     TaskPtr overlapped;
     const auto* kernel = std::get_if<KernelAction>(&node.action);
     if (kernel != nullptr && kernel->shape.programmatic && node.after.size() == 1) overlapped = tasks[node.after[0]];
-    Action action = node.enabled ? node.action : Action(EmptyAction{"disabled graph node"});
     tasks.push_back(add_task({.device = node.device,
-                              .action = std::move(action),
+                              .action = node.action,
                               .after = std::move(after),
                               .overlapped = overlapped,
                               .stream = stream.id,
                               .node = node.own_id}));
     all.push_back(tasks.back());
-    const auto* record = std::get_if<RecordAction>(&node.action);
-    if (record != nullptr && node.enabled) set_recorded(*record->event, tasks.back());
   }
   stream.tail = executable.last =
       add_task({.device = stream.device, .action = EmptyAction{"end of graph"}, .after = std::move(all)});
 }
 
-// A launch in a captured stream becomes nodes of the new graph.
-cudaError_t capture_nodes(const CUgraphExec_st& executable, CUstream_st& stream) {
-  Capture& capture = *stream.capture;
-  if (capture.broken != cudaSuccess) return cudaErrorStreamCaptureInvalidated;
-  std::vector<CUgraphNode_st*> made, ends = stream.capture_tail;
-  std::vector<bool> is_end(executable.nodes.size(), true);
-  for (const auto& node : executable.nodes) {
-    std::vector<CUgraphNode_st*> after = node.after.empty() ? stream.capture_tail : std::vector<CUgraphNode_st*>();
-    for (size_t i : node.after) {
-      after.push_back(made[i]);
-      is_end[i] = false;
-    }
-    made.push_back(add_node(*capture.graph, node.device, node.action, after));
-  }
-  if (!made.empty()) ends.clear();
-  for (size_t i = 0; i < made.size(); ++i) {
-    if (is_end[i]) ends.push_back(made[i]);
-  }
-  stream.capture_tail = ends;
-  return cudaSuccess;
-}
-
 cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
-  if (stream.capture != nullptr) return capture_nodes(executable, stream);
-  if (cudaError_t error = check_events(executable); error != cudaSuccess) return error;
+  if (stream.capture != nullptr)
+    return not_emulated("cudaGraphLaunch in a captured stream", "launch after the capture");
   TaskPtr first;
   if (cudaError_t error = enqueue_after(stream, EmptyAction{"start of graph"}, executable.last, &first);
       error != cudaSuccess) {
@@ -107,8 +59,6 @@ cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
 }
 
 }  // namespace
-
-cudaGraphNodeType node_type(const Action& action) { return std::visit(NodeTypes{}, action); }
 
 CUgraphNode_st* add_node(CUgraph_st& graph, int device, Action action, const std::vector<CUgraphNode_st*>& after) {
   auto node = std::make_unique<CUgraphNode_st>();
@@ -143,17 +93,6 @@ CUgraphExec_st* find_executable(cudaGraphExec_t handle, const char* name) {
   return nullptr;
 }
 
-CUgraphNode_st* find_node(cudaGraphNode_t handle, const char* name) {
-  Runtime& rt = runtime();
-  auto holds = [&](const CUgraph_st& graph) {
-    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& n) { return n.get() == handle; });
-  };
-  for (auto& [graph_handle, graph] : rt.graphs) {
-    if (holds(*graph)) return handle;
-  }
-  refuse(cudaErrorInvalidValue, std::string(name) + ": not a node of a graph that exists");
-  return nullptr;
-}
 }  // namespace emu
 
 using emu::api;
@@ -161,17 +100,6 @@ using emu::refuse;
 using emu::Runtime;
 
 extern "C" {
-cudaError_t cudaGraphCreate(cudaGraph_t* out, unsigned flags) {
-  void* caller = EMU_CALLER;
-  return api("cudaGraphCreate", emu::kOrdinary, [&](Runtime& rt) {
-    if (out == nullptr || flags != 0) return refuse(cudaErrorInvalidValue, "cudaGraphCreate: flags must be 0");
-    auto graph = std::make_unique<CUgraph_st>();
-    graph->made_at = caller;
-    *out = graph.get();
-    rt.graphs[*out] = std::move(graph);
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   return api("cudaGraphDestroy", emu::kOrdinary, [&](Runtime& rt) {
     if (emu::find_graph(handle, "cudaGraphDestroy") == nullptr) return cudaErrorInvalidValue;

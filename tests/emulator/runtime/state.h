@@ -39,11 +39,10 @@ struct CUevent_st {
 };
 struct CUgraphNode_st {
   CUgraph_st* graph = nullptr;
-  uint64_t id = 0;  // kept by clones and executable graphs
+  uint64_t id = 0;  // as profilers count
   int device = 0;
   emu::Action action;
   std::vector<CUgraphNode_st*> after;
-  std::vector<void*> argument_pointers;  // what cudaGraphKernelNodeGetParams gave out
 };
 struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  // in an order that respects the edges
@@ -52,15 +51,12 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   struct Node {
-    uint64_t id = 0;      // of the node that it was made of
     uint64_t own_id = 0;  // as profilers count
     int device = 0;
-    bool enabled = true;
     emu::Action action;
     std::vector<size_t> after;  // indices of nodes
   };
   std::vector<Node> nodes;
-  unsigned long long flags = 0;
   void* made_at = nullptr;
   emu::TaskPtr last;  // the end of the latest launch: launches of one executable graph never overlap
 };
