@@ -5,7 +5,7 @@
 //   EMULATED_NCCL=processes      ranks are processes; none: NCCL is not installed
 //   EMULATED_CUPTI=none          not installed; old: another version; full: loses records
 //   EMULATED_MEMORY_MIB=64       limits the memory
-//   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
+//   EMULATED_FAILURE=cudaLaunchKernelExC:3:700  the third call fails with this code
 // A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.
 #include <algorithm>
 #include <cstdio>

@@ -54,7 +54,6 @@ struct Operation {
   uint32_t id = 0;
   std::string name;  // kernel name or "cudaMemcpyAsync"
   int device = 0;
-  uint32_t peers = 0;           // bit d: memory of device d may be accessed too
   int compute_capability = 90;  // of the simulated GPU, 10 * major + minor
   int code_sum_bits = 24;       // GpuModel
   // Did operation `other` finish before this one starts? `waited`: griddepcontrol.wait has been executed.

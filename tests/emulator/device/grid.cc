@@ -186,7 +186,7 @@ bool run_grid(const GridLaunch& launch) {
   if (!check_launch(launch)) return false;
   Grid grid{};
   grid.launch = &launch;
-  grid.accessible = uint64_t{1} << launch.operation.device | launch.operation.peers;
+  grid.device = launch.operation.device;
   const LaunchShape& s = launch.shape;
   const uint64_t clusters = block_count(s.grid) / s.cluster;
   const uint64_t gang_clusters = s.cooperative ? clusters : std::min<uint64_t>(clusters, uint64_t(resident_blocks));

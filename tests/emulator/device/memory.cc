@@ -173,8 +173,8 @@ void check_region(const uint8_t* p, size_t bytes, int access, const void* caller
   const size_t offset = offset_of(p);
   if (offset < kDevicesBytes) {
     const auto device = offset / kDeviceBytes;
-    if (block().gang->grid->accessible >> device & 1) return;
-    fail(Fault::kBounds, "%s of memory of device %zu without peer access%s", verb(access), device,
+    if (device == size_t(block().gang->grid->device)) return;
+    fail(Fault::kBounds, "%s of memory of device %zu by a kernel of another device%s", verb(access), device,
          source_of(caller).c_str());
   }
   if (offset < kHeapBytes) return;

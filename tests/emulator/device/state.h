@@ -186,7 +186,7 @@ struct Block {
 // What blocks on different OS threads share.
 struct Grid {
   const GridLaunch* launch;
-  uint64_t accessible;  // bit d: memory of device d
+  int device;  // the one whose memory its blocks may access
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
   std::atomic<int> running{0};                        // gangs

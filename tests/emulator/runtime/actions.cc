@@ -34,16 +34,13 @@ void run_kernel(const KernelAction& action, const Operation& operation) {
 }
 
 void run_copy(const CopyAction& action, const Operation& operation) {
-  for (size_t row = 0; row < action.height && !faulted(); ++row) {
-    uint8_t* to = action.to + row * action.to_pitch;
-    const uint8_t* from =
-        action.staged != nullptr ? action.staged->data() + row * action.width : action.from + row * action.from_pitch;
-    if (action.staged == nullptr) check_operation(operation, const_cast<uint8_t*>(from), action.width, false);
-    check_operation(operation, to, action.width, true);
-    if (faulted()) return;
-    memmove(to, from, action.width);
-    if (action.staged == nullptr) copy_unwritten(to, from, action.width);
-  }
+  const bool staged = action.staged != nullptr;
+  const uint8_t* from = staged ? action.staged->data() : action.from;
+  if (!staged) check_operation(operation, const_cast<uint8_t*>(from), action.bytes, false);
+  check_operation(operation, action.to, action.bytes, true);
+  if (faulted()) return;
+  memmove(action.to, from, action.bytes);
+  if (!staged) copy_unwritten(action.to, from, action.bytes);
 }
 
 void run_fill(const FillAction& action, const Operation& operation) {
@@ -56,14 +53,6 @@ void run_fill(const FillAction& action, const Operation& operation) {
     for (; filled < action.width; filled = std::min(2 * filled, action.width))
       memcpy(to + filled, to, std::min(filled, action.width - filled));
   }
-}
-
-void run_host_function(const HostAction& action) {
-  Runtime& rt = runtime();
-  close_memory();  // host functions may not touch device memory either
-  rt.queue.in_host_function = true;
-  action.function(action.data);
-  rt.queue.in_host_function = false;
 }
 
 void run_library(const LibraryOperation& action, const Operation& operation) {
@@ -82,22 +71,17 @@ std::string action_name(const Action& action) {
                           [](const KernelAction& a) { return a.kernel->name; },
                           [](const CopyAction&) { return std::string("cudaMemcpyAsync"); },
                           [](const FillAction&) { return std::string("cudaMemsetAsync"); },
-                          [](const HostAction&) { return std::string("host function"); },
                           [](const LibraryOperation& a) { return a.name; }},
                     action);
 }
 
-bool touches_memory(const Action& action) {
-  return !std::holds_alternative<EmptyAction>(action) && !std::holds_alternative<HostAction>(action);
-}
+bool touches_memory(const Action& action) { return !std::holds_alternative<EmptyAction>(action); }
 
 double action_microseconds(const Action& action) {
   auto kernel = [](const KernelAction& a) {
     return kLaunchMicroseconds + kBlockMicroseconds * a.shape.grid.x * a.shape.grid.y * a.shape.grid.z;
   };
-  auto copy = [](const CopyAction& a) {
-    return kLaunchMicroseconds + double(a.width * a.height) / kCopyBytesPerMicrosecond;
-  };
+  auto copy = [](const CopyAction& a) { return kLaunchMicroseconds + double(a.bytes) / kCopyBytesPerMicrosecond; };
   auto fill = [](const FillAction& a) {
     return kLaunchMicroseconds + double(a.width * a.height) / kFillBytesPerMicrosecond;
   };
@@ -106,18 +90,17 @@ double action_microseconds(const Action& action) {
 }
 
 bool may_write_host_memory(const Action& action) {
-  return std::visit(Match{[](const KernelAction&) { return true; },  // through pointers to pinned memory
-                          [](const HostAction&) { return true; }, [](const LibraryOperation&) { return true; },
-                          [](const CopyAction& a) { return is_host_memory(a.to); },
-                          [](const FillAction& a) { return is_host_memory(a.to); }, [](const auto&) { return false; }},
-                    action);
+  return std::visit(
+      Match{[](const KernelAction&) { return true; },  // through pointers to pinned memory
+            [](const LibraryOperation&) { return true; }, [](const CopyAction& a) { return is_host_memory(a.to); },
+            [](const FillAction& a) { return is_host_memory(a.to); }, [](const auto&) { return false; }},
+      action);
 }
 
 void execute(const Action& action, Operation operation) {
   std::visit(
       Match{[](const EmptyAction&) {}, [&](const KernelAction& a) { run_kernel(a, operation); },
             [&](const CopyAction& a) { run_copy(a, operation); }, [&](const FillAction& a) { run_fill(a, operation); },
-            [](const HostAction& a) { run_host_function(a); },
             [&](const LibraryOperation& a) { run_library(a, operation); }},
       action);
 }

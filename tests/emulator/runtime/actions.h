@@ -17,14 +17,9 @@ struct Kernel {
   void* function = nullptr;
   Trampoline trampoline = nullptr;
   size_t parameter_bytes = 0;
-  std::vector<ParameterSlot> slots;
   std::string name;
   int max_dynamic_shared = 49152;  // until cudaFuncSetAttribute sets it
   bool asked_for_shared = false;   // it did
-  int carveout = -1;
-  bool non_portable_cluster = false;
-  int registers = 0;  // 0: unknown, see declare_kernel_resources()
-  size_t static_shared = 0;
 };
 
 struct EmptyAction {  // event records, waits, the ends of a graph
@@ -38,7 +33,7 @@ struct KernelAction {
 struct CopyAction {
   uint8_t* to = nullptr;
   const uint8_t* from = nullptr;
-  size_t width = 0, height = 1, to_pitch = 0, from_pitch = 0;
+  size_t bytes = 0;
   std::shared_ptr<const std::vector<uint8_t>> staged;  // pageable source: its bytes at the time of the call
 };
 struct FillAction {
@@ -47,11 +42,7 @@ struct FillAction {
   unsigned value = 0;
   unsigned element_bytes = 1;
 };
-struct HostAction {
-  cudaHostFn_t function = nullptr;
-  void* data = nullptr;
-};
-using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, LibraryOperation>;
+using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, LibraryOperation>;
 
 std::string action_name(const Action& action);
 bool touches_memory(const Action& action);  // true: the stamps of its accesses need a number of the operation

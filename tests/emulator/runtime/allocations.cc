@@ -102,7 +102,7 @@ uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, v
                                           " free on device " + std::to_string(device));
     return nullptr;
   }
-  uint8_t* begin = make({bytes, kind, device, 0, name, caller});
+  uint8_t* begin = make({bytes, kind, device, name, caller});
   if (begin == nullptr) return nullptr;
   if (kind == MemoryKind::kDevice) gpu.memory_used += bytes;
   set_state(begin, bytes, ByteState::kLive);
@@ -133,7 +133,6 @@ cudaError_t release(void* address, const char* name) {
   Allocation gone = found->second;
   all.erase(found);
   note_freed(begin, gone, name);
-  if (gone.kind == MemoryKind::kRegistered) return cudaSuccess;
   if (gone.kind == MemoryKind::kDevice) runtime().devices[size_t(gone.device)].memory_used -= gone.bytes;
   give_back(begin, gone);
   return cudaSuccess;
@@ -159,21 +158,14 @@ std::string describe_address(const void* address) {
   return out.str();
 }
 
-bool is_pageable(const void* address, size_t bytes) {
-  if (in_arena(address)) return false;
-  uint8_t* begin = nullptr;
-  const Allocation* held = find_allocation(address, &begin);
-  return held == nullptr || static_cast<const uint8_t*>(address) + bytes > begin + held->bytes;
-}
+bool is_pageable(const void* address) { return !in_arena(address); }
 bool is_host_memory(const void* address) { return device_of(address) < 0; }
 
 void drop_freed_notes() { runtime().freed.clear(); }
 
 void release_all() {
   Runtime& rt = runtime();
-  for (auto& [begin, held] : rt.allocations) {
-    if (held.kind != MemoryKind::kRegistered) give_back(begin, held);
-  }
+  for (auto& [begin, held] : rt.allocations) give_back(begin, held);
   rt.allocations.clear();
   for (Device& device : runtime().devices) device.memory_used = 0;
 }

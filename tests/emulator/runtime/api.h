@@ -12,7 +12,6 @@ enum Need : unsigned {
   kOrdinary = 0,
   kUnsafeInCapture = 1,  // may synchronise or allocate: forbidden while a capture forbids it to this thread
   kEvenIfBroken = 2,     // touches no context: works after a sticky error
-  kInHostFunction = 4,   // allowed inside cudaLaunchHostFunc's function
 };
 cudaError_t enter(const char* name, unsigned need);
 cudaError_t leave(cudaError_t error);
@@ -48,8 +47,8 @@ cudaError_t release(void* address, const char* name);  // the memory is gone fro
 Allocation* find_allocation(const void* address,
                             uint8_t** begin = nullptr);  // the allocation that holds this byte, or null
 std::string describe_address(const void* address);
-bool is_host_memory(const void* address);  // pageable, pinned or registered
-bool is_pageable(const void* address, size_t bytes);
+bool is_host_memory(const void* address);  // pageable or pinned
+bool is_pageable(const void* address);
 void release_all();
 uint8_t* place(AddressSpace& space, size_t bytes);
 void drop_freed_notes();
@@ -60,11 +59,10 @@ void verify_guards();         // did the host change a buffer that a copy still 
 void renew_guards();          // after an operation that was allowed to change buffers
 void release_known_guards();  // guards of copies that the host knows to be finished; verifies them first
 
-// ---- devices.cc, device_properties.cc
+// ---- devices.cc
 int current_device();
 void set_current_device(int device);
 cudaError_t check_device(int device);
-bool device_attribute(int device, int attribute, int* value);  // false: not known
 
 // ---- streams.cc
 // The stream behind a handle; null after refuse() has been called with the reason.
@@ -94,10 +92,7 @@ CUgraphExec_st* find_executable(cudaGraphExec_t handle, const char* name);
 size_t index_of(const CUgraphNode_st& node);  // within its graph
 
 // ---- launch.cc
-cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape);
 Kernel& known_kernel(const void* function);
-// void** arguments, as CUDA passes them, into the bytes that the trampoline reads.
-cudaError_t pack_parameters(const Kernel& kernel, void* const* arguments, std::vector<uint8_t>& parameters);
 
 // ---- functions.cc
 int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared);

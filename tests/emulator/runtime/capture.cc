@@ -107,7 +107,7 @@ cudaError_t end(CUstream_st& stream, cudaGraph_t* out, void* caller) {
 bool copies_pageable(const Action& action) {
   const auto* copy = std::get_if<CopyAction>(&action);
   if (copy == nullptr) return false;
-  return copy->staged != nullptr || is_pageable(copy->from, copy->width) || is_pageable(copy->to, copy->width);
+  return copy->staged != nullptr || is_pageable(copy->from) || is_pageable(copy->to);
 }
 }  // namespace
 

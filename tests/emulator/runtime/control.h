@@ -18,12 +18,9 @@ struct GpuModel {
   int multiprocessors = 0;
   size_t memory_bytes = 0;  // what cudaMemGetInfo calls total; allocations beyond it fail
   size_t l2_bytes = 0;
-  int clock_khz = 0, memory_clock_khz = 0, memory_bus_bits = 0;
+  int memory_clock_khz = 0, memory_bus_bits = 0;
   int threads_per_multiprocessor = 0, blocks_per_multiprocessor = 0;
   size_t shared_per_multiprocessor = 0, shared_per_block_optin = 0;
-  int copy_engines = 0;
-  bool peer_access = false;  // GeForce cards have none
-  bool error_correction = false;
   int code_sum_bits = 24;  // that wgmma keeps of sums of 8-bit numbers and of their addends; 14 on Hopper
 };
 GpuModel gpu_a100();
@@ -60,9 +57,6 @@ std::vector<std::string> leaks();
 
 // Host code that touches device memory dies by SIGSEGV with a message that names the allocation (default: on).
 void protect_device_memory(bool on);
-
-// Registers per thread and static shared memory of a kernel, for the occupancy model; unknown unless a test says so.
-void declare_kernel_resources(const void* kernel, int registers, size_t static_shared_bytes);
 
 // From now on kernels are not run: each launch is checked against the limits of the simulated GPU as ever, and told.
 // Addresses in its arguments need not be memory. {}: kernels run again.

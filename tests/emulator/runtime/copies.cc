@@ -9,14 +9,10 @@ namespace {
 struct CopyRequest {
   const char* name;
   void* to;
-  size_t to_pitch;
   const void* from;
-  size_t from_pitch;
-  size_t width, height;
+  size_t bytes;
   cudaMemcpyKind kind;
 };
-
-size_t extent(size_t pitch, size_t width, size_t height) { return (height - 1) * pitch + width; }
 
 // Memory of the runtime must be one allocation from the first byte to the last.
 cudaError_t check_range(const char* name, const char* role, const void* begin, size_t bytes) {
@@ -58,45 +54,20 @@ cudaError_t check_direction(const CopyRequest& r) {
 cudaError_t check_copy(const CopyRequest& r) {
   if (r.to == nullptr || r.from == nullptr)
     return refuse(cudaErrorInvalidValue, std::string(r.name) + ": null pointer");
-  if (r.height > 1 && (r.to_pitch < r.width || r.from_pitch < r.width)) {
-    return refuse(cudaErrorInvalidPitchValue,
-                  std::string(r.name) + ": a pitch is smaller than the width of " + std::to_string(r.width) + " bytes");
-  }
   if (cudaError_t error = check_direction(r); error != cudaSuccess) return error;
-  if (cudaError_t error = check_range(r.name, "destination", r.to, extent(r.to_pitch, r.width, r.height));
-      error != cudaSuccess) {
-    return error;
-  }
-  return check_range(r.name, "source", r.from, extent(r.from_pitch, r.width, r.height));
-}
-
-std::shared_ptr<const std::vector<uint8_t>> stage(const CopyRequest& r) {
-  auto bytes = std::make_shared<std::vector<uint8_t>>(r.width * r.height);
-  for (size_t row = 0; row < r.height; ++row) {
-    memcpy(bytes->data() + row * r.width, static_cast<const uint8_t*>(r.from) + row * r.from_pitch, r.width);
-  }
-  return bytes;
-}
-
-CopyAction action_of(const CopyRequest& r) {
-  CopyAction action;
-  action.to = static_cast<uint8_t*>(r.to);
-  action.from = static_cast<const uint8_t*>(r.from);
-  action.width = r.width;
-  action.height = r.height;
-  action.to_pitch = r.to_pitch;
-  action.from_pitch = r.from_pitch;
-  return action;
+  if (cudaError_t error = check_range(r.name, "destination", r.to, r.bytes); error != cudaSuccess) return error;
+  return check_range(r.name, "source", r.from, r.bytes);
 }
 
 cudaError_t copy_on(CUstream_st& stream, const CopyRequest& r, TaskPtr* task) {
-  if (r.width == 0 || r.height == 0) return cudaSuccess;
+  if (r.bytes == 0) return cudaSuccess;
   if (cudaError_t error = check_copy(r); error != cudaSuccess) return error;
-  CopyAction action = action_of(r);
+  const auto* from = static_cast<const uint8_t*>(r.from);
+  CopyAction action{.to = static_cast<uint8_t*>(r.to), .from = from, .bytes = r.bytes};
   const bool captured = stream.capture != nullptr;
-  if (!captured && is_pageable(r.from, extent(r.from_pitch, r.width, r.height))) action.staged = stage(r);
+  if (!captured && is_pageable(from)) action.staged = std::make_shared<std::vector<uint8_t>>(from, from + r.bytes);
   if (cudaError_t error = enqueue(stream, std::move(action), task); error != cudaSuccess) return error;
-  if (!captured && is_pageable(r.to, extent(r.to_pitch, r.width, r.height))) {
+  if (!captured && is_pageable(r.to)) {
     host_waits_for(*task);
     return asynchronous();
   }
@@ -121,21 +92,10 @@ cudaError_t copy_now(const CopyRequest& r) {
     TaskPtr task;
     if (cudaError_t error = copy_on(*stream, r, &task); error != cudaSuccess || task == nullptr) return error;
     const bool within_devices = !is_host_memory(r.to) && !is_host_memory(r.from);
-    const bool staged = !is_host_memory(r.to) && is_pageable(r.from, extent(r.from_pitch, r.width, r.height));
+    const bool staged = !is_host_memory(r.to) && is_pageable(r.from);
     if (!within_devices && !staged) host_waits_for(task);
     return asynchronous();
   });
-}
-
-CopyRequest flat(const char* name, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return {name, to, bytes, from, bytes, bytes, 1, kind};
-}
-
-cudaError_t check_owner(const char* name, const void* address, int device) {
-  if (cudaError_t error = check_device(device); error != cudaSuccess) return error;
-  if (device_of(address) == device) return cudaSuccess;
-  return refuse(cudaErrorInvalidValue, std::string(name) + ": not memory of device " + std::to_string(device) + ": " +
-                                           describe_address(address));
 }
 
 struct FillRequest {
@@ -155,7 +115,7 @@ cudaError_t fill_on(CUstream_st& stream, const FillRequest& r, TaskPtr* task) {
   if (r.height > 1 && r.pitch < r.width) {
     return refuse(cudaErrorInvalidPitchValue, std::string(r.name) + ": the pitch is smaller than the width");
   }
-  if (cudaError_t error = check_range(r.name, "destination", r.to, extent(r.pitch, r.width, r.height));
+  if (cudaError_t error = check_range(r.name, "destination", r.to, (r.height - 1) * r.pitch + r.width);
       error != cudaSuccess) {
     return error;
   }
@@ -188,45 +148,18 @@ cudaError_t fill_now(const FillRequest& r) {
 }  // namespace
 }  // namespace emu
 
-using emu::api;
-using emu::flat;
-using emu::Runtime;
-
 extern "C" {
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return emu::copy_now(flat("cudaMemcpy", to, from, bytes, kind));
+  return emu::copy_now({"cudaMemcpy", to, from, bytes, kind});
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return emu::copy_async(flat("cudaMemcpyAsync", to, from, bytes, kind), stream);
-}
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
-  return emu::copy_now({"cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind});
-}
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
-  return emu::copy_async({"cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind}, stream);
-}
-cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
-                                cudaStream_t handle) {
-  return api("cudaMemcpyPeerAsync", emu::kOrdinary, [&](Runtime&) {
-    if (cudaError_t error = emu::check_owner("cudaMemcpyPeerAsync", to, to_device); error != cudaSuccess) return error;
-    if (cudaError_t error = emu::check_owner("cudaMemcpyPeerAsync", from, from_device); error != cudaSuccess)
-      return error;
-    CUstream_st* stream = emu::find_stream(handle, "cudaMemcpyPeerAsync");
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    emu::TaskPtr task;
-    return emu::copy_on(*stream, flat("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice), &task);
-  });
+  return emu::copy_async({"cudaMemcpyAsync", to, from, bytes, kind}, stream);
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return emu::fill_now({"cudaMemset", to, bytes, value, bytes, 1});
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return emu::fill_async({"cudaMemsetAsync", to, bytes, value, bytes, 1}, stream);
-}
-cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-  return emu::fill_now({"cudaMemset2D", to, pitch, value, width, height});
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
   return emu::fill_async({"cudaMemset2DAsync", to, pitch, value, width, height}, stream);

@@ -16,16 +16,13 @@ GpuModel gpu_a100() {
   gpu.multiprocessors = 108;
   gpu.memory_bytes = 81050 * kMib;
   gpu.l2_bytes = 40 * kMib;
-  gpu.clock_khz = 1410000, gpu.memory_clock_khz = 1593000, gpu.memory_bus_bits = 5120;
+  gpu.memory_clock_khz = 1593000, gpu.memory_bus_bits = 5120;
   gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 164 * kKib, gpu.shared_per_block_optin = 163 * kKib;
-  gpu.copy_engines = 3;
-  gpu.peer_access = true, gpu.error_correction = true;
   return gpu;
 }
 
-// "NVIDIA Ada GPU Architecture" (2022): 128 SMs, 72 MB L2, 384 bits, 1008 GB/s, boost 2520 MHz. No peer access on
-// GeForce.
+// "NVIDIA Ada GPU Architecture" (2022): 128 SMs, 72 MB L2, 384 bits, 1008 GB/s.
 GpuModel gpu_rtx4090() {
   GpuModel gpu;
   gpu.name = "NVIDIA GeForce RTX 4090";
@@ -33,10 +30,9 @@ GpuModel gpu_rtx4090() {
   gpu.multiprocessors = 128;
   gpu.memory_bytes = 24217 * kMib;
   gpu.l2_bytes = 72 * kMib;
-  gpu.clock_khz = 2520000, gpu.memory_clock_khz = 10501000, gpu.memory_bus_bits = 384;
+  gpu.memory_clock_khz = 10501000, gpu.memory_bus_bits = 384;
   gpu.threads_per_multiprocessor = 1536, gpu.blocks_per_multiprocessor = 24;
   gpu.shared_per_multiprocessor = 100 * kKib, gpu.shared_per_block_optin = 99 * kKib;
-  gpu.copy_engines = 2;
   return gpu;
 }
 
@@ -50,11 +46,9 @@ GpuModel gpu_h100() {
   gpu.memory_bytes = 81079 * kMib;
   gpu.code_sum_bits = 14;
   gpu.l2_bytes = 50 * kMib;
-  gpu.clock_khz = 1980000, gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
+  gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
   gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;
-  gpu.copy_engines = 3;
-  gpu.peer_access = true, gpu.error_correction = true;
   return gpu;
 }
 
@@ -76,11 +70,9 @@ GpuModel gpu_b200() {
   gpu.multiprocessors = 148;
   gpu.memory_bytes = 182633 * kMib;
   gpu.l2_bytes = 126 * kMib;
-  gpu.clock_khz = 1965000, gpu.memory_clock_khz = 3996000, gpu.memory_bus_bits = 8192;
+  gpu.memory_clock_khz = 3996000, gpu.memory_bus_bits = 8192;
   gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;
-  gpu.copy_engines = 4;
-  gpu.peer_access = true, gpu.error_correction = true;
   return gpu;
 }
 }  // namespace emu

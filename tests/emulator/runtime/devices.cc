@@ -1,4 +1,4 @@
-// Choosing devices, asking about them, and access between them.
+// Choosing devices and asking about them.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -16,16 +16,6 @@ std::string pci_name(int device) {
   return text;
 }
 
-cudaError_t check_peer(int device, int peer, const char* name) {
-  if (cudaError_t error = check_device(peer); error != cudaSuccess) return error;
-  if (device == peer) return refuse(cudaErrorInvalidDevice, std::string(name) + ": a device is not its own peer");
-  return cudaSuccess;
-}
-
-bool can_access(int device, int peer) {
-  const auto& devices = runtime().devices;
-  return device != peer && devices[size_t(device)].model.peer_access && devices[size_t(peer)].model.peer_access;
-}
 }  // namespace
 
 int current_device() { return thread_device; }
@@ -91,44 +81,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     if (least != nullptr) *least = 0;
     if (greatest != nullptr) *greatest = -5;  // as devices of compute capability 7.0 and later report
     return emu::check_device(emu::current_device());
-  });
-}
-
-// ---- peers
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return api("cudaDeviceCanAccessPeer", emu::kOrdinary, [&](Runtime&) {
-    if (can == nullptr) return cudaErrorInvalidValue;
-    for (int d : {device, peer}) {
-      if (cudaError_t error = emu::check_device(d); error != cudaSuccess) return error;
-    }
-    *can = emu::can_access(device, peer);
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  return api("cudaDeviceEnablePeerAccess", emu::kOrdinary, [&](Runtime& rt) {
-    int device = emu::current_device();
-    if (flags != 0) return refuse(cudaErrorInvalidValue, "cudaDeviceEnablePeerAccess: flags must be 0");
-    if (cudaError_t error = emu::check_peer(device, peer, "cudaDeviceEnablePeerAccess"); error != cudaSuccess)
-      return error;
-    if (!emu::can_access(device, peer)) {
-      return refuse(cudaErrorPeerAccessUnsupported, rt.devices[size_t(device)].model.name + " has no peer access");
-    }
-    uint32_t& peers = rt.devices[size_t(device)].peers;
-    if ((peers >> peer & 1) != 0) return refuse(cudaErrorPeerAccessAlreadyEnabled, "peer access is enabled already");
-    peers |= 1u << peer;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-  return api("cudaDeviceDisablePeerAccess", emu::kOrdinary, [&](Runtime& rt) {
-    int device = emu::current_device();
-    if (cudaError_t error = emu::check_peer(device, peer, "cudaDeviceDisablePeerAccess"); error != cudaSuccess)
-      return error;
-    uint32_t& peers = rt.devices[size_t(device)].peers;
-    if ((peers >> peer & 1) == 0) return refuse(cudaErrorPeerAccessNotEnabled, "peer access was never enabled");
-    peers &= ~(1u << peer);
-    return cudaSuccess;
   });
 }
 

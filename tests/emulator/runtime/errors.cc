@@ -82,10 +82,6 @@ cudaError_t not_emulated(const char* name, const char* instead) {
 
 cudaError_t enter(const char* name, unsigned need) {
   Runtime& rt = runtime();
-  if (rt.queue.in_host_function && !(need & kInHostFunction)) {
-    return refuse(cudaErrorNotPermitted, std::string(name) + " is called inside a host function of a stream: " +
-                                             "such functions must not call CUDA");
-  }
   if (!(need & kEvenIfBroken)) {
     if (cudaError_t error = asynchronous(); error != cudaSuccess) return error;
   }
@@ -132,10 +128,5 @@ cudaError_t cudaGetLastError() {
   cudaError_t error = emu::asynchronous();
   if (error == cudaSuccess) error = std::exchange(emu::last_error, cudaSuccess);  // a sticky error is not reset
   return error;
-}
-cudaError_t cudaPeekAtLastError() {
-  std::unique_lock lock(emu::runtime().mutex);
-  cudaError_t error = emu::asynchronous();
-  return error == cudaSuccess ? emu::last_error : error;
 }
 }

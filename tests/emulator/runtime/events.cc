@@ -8,10 +8,6 @@ cudaError_t create(cudaEvent_t* out, unsigned flags, void* caller) {
   Runtime& rt = runtime();
   if (cudaError_t error = check_device(current_device()); error != cudaSuccess) return error;
   if (out == nullptr) return refuse(cudaErrorInvalidValue, "cudaEventCreate: no place for the handle");
-  if ((flags & cudaEventInterprocess) != 0) {
-    return not_emulated("cudaEventCreateWithFlags with cudaEventInterprocess",
-                        "ranks are threads of one process here and can share the event itself");
-  }
   if ((flags & ~unsigned(cudaEventBlockingSync | cudaEventDisableTiming)) != 0) {
     return refuse(cudaErrorInvalidValue, "cudaEventCreateWithFlags: unknown flags " + std::to_string(flags));
   }

@@ -18,7 +18,6 @@ void set_up_kernel(const KernelCall& call) {
   Kernel& kernel = known_kernel(call.kernel);
   kernel.trampoline = call.trampoline;
   kernel.parameter_bytes = call.parameter_bytes;
-  if (call.slots != nullptr) kernel.slots.assign(call.slots, call.slots + call.slot_count);
 }
 
 cudaError_t check_dimensions(const std::string& name, const LaunchShape& shape) {
@@ -35,20 +34,12 @@ cudaError_t check_dimensions(const std::string& name, const LaunchShape& shape) 
   return cudaSuccess;
 }
 
-cudaError_t check_resources(const Kernel& kernel, const LaunchShape& shape, const GpuModel& gpu) {
-  const size_t threads = size_t{shape.block.x} * shape.block.y * shape.block.z;
+cudaError_t check_resources(const Kernel& kernel, const LaunchShape& shape) {
   if (shape.shared_bytes > size_t(kernel.max_dynamic_shared)) {
     return refuse(cudaErrorInvalidValue, kernel.name + ": " + std::to_string(shape.shared_bytes) +
                                              " bytes of dynamic shared memory, allowed " +
                                              std::to_string(kernel.max_dynamic_shared) +
                                              "; raise cudaFuncAttributeMaxDynamicSharedMemorySize first");
-  }
-  if (shape.shared_bytes + kernel.static_shared > gpu.shared_per_block_optin) {
-    return refuse(cudaErrorInvalidValue, kernel.name + ": more shared memory than " + gpu.name + " has for a block");
-  }
-  if (size_t(kernel.registers) * threads > 65536) {
-    return refuse(cudaErrorLaunchOutOfResources, kernel.name + ": " + std::to_string(kernel.registers) +
-                                                     " registers for each of " + std::to_string(threads) + " threads");
   }
   return cudaSuccess;
 }
@@ -56,10 +47,10 @@ cudaError_t check_resources(const Kernel& kernel, const LaunchShape& shape, cons
 cudaError_t check_cluster(const Kernel& kernel, const LaunchShape& shape, const GpuModel& gpu) {
   if (shape.cluster <= 1) return cudaSuccess;
   if (gpu.major < 9) return refuse(cudaErrorNotSupported, kernel.name + ": " + gpu.name + " has no clusters");
-  const unsigned limit = kernel.non_portable_cluster ? 16 : kPortableCluster;
-  if (shape.cluster > limit) {
+  if (shape.cluster > kPortableCluster) {
     return refuse(cudaErrorInvalidClusterSize, kernel.name + ": a cluster of " + std::to_string(shape.cluster) +
-                                                   " blocks, at most " + std::to_string(limit) + " are allowed");
+                                                   " blocks, at most " + std::to_string(kPortableCluster) +
+                                                   " are allowed");
   }
   if (shape.grid.x % shape.cluster != 0) {
     return refuse(cudaErrorInvalidConfiguration, kernel.name + ": grid " + dims_text(shape.grid) +
@@ -81,6 +72,24 @@ cudaError_t check_cooperative(const Kernel& kernel, const LaunchShape& shape, co
                                                         std::to_string(room) + " on " + gpu.name);
 }
 
+cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape) {
+  if (cudaError_t error = check_device(current_device()); error != cudaSuccess) return error;
+  const GpuModel& gpu = runtime().devices[size_t(current_device())].model;
+  if (kernel.parameter_bytes > kParameterBytes) {
+    return not_emulated(
+        (kernel.name + " with " + std::to_string(kernel.parameter_bytes) + " bytes of parameters").c_str(),
+        "at most 32764 bytes are");
+  }
+  if (shape.programmatic && gpu.major < 9) {
+    return refuse(cudaErrorNotSupported, kernel.name + ": " + gpu.name + " has no programmatic dependent launch");
+  }
+  for (cudaError_t error :
+       {check_dimensions(kernel.name, shape), check_resources(kernel, shape), check_cluster(kernel, shape, gpu)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return check_cooperative(kernel, shape, gpu);
+}
+
 cudaError_t queue_launch(const Kernel& kernel, const LaunchShape& shape, std::vector<uint8_t> parameters) {
   if (cudaError_t error = check_launch(kernel, shape); error != cudaSuccess) return error;
   if (const auto& listener = runtime().launches_told_to) return listener(kernel.name, shape), cudaSuccess;
@@ -94,39 +103,6 @@ cudaError_t queue_launch(const Kernel& kernel, const LaunchShape& shape, std::ve
   return enqueue(*stream, KernelAction{&kernel, std::move(parameters), shape});
 }
 
-// Reads one launch attribute into the shape.
-cudaError_t apply_attribute(const cudaLaunchAttribute& attribute, LaunchShape& shape) {
-  const cudaLaunchAttributeValue& value = attribute.val;
-  switch (attribute.id) {
-    case cudaLaunchAttributeClusterDimension:
-      if (value.clusterDim.y > 1 || value.clusterDim.z > 1) {
-        return not_emulated("a cluster in y or z", "lay the blocks of a cluster out along x");
-      }
-      shape.cluster = value.clusterDim.x;
-      return cudaSuccess;
-    case cudaLaunchAttributeCooperative:
-      shape.cooperative = value.cooperative != 0;
-      return cudaSuccess;
-    case cudaLaunchAttributeProgrammaticStreamSerialization:
-      shape.programmatic = value.programmaticStreamSerializationAllowed != 0;
-      return cudaSuccess;
-    case cudaLaunchAttributeIgnore:
-    case cudaLaunchAttributePriority:  // hints: any order of streams is legal, and time does not exist
-    case cudaLaunchAttributeClusterSchedulingPolicyPreference:
-    case cudaLaunchAttributePreferredSharedMemoryCarveout:
-      return cudaSuccess;
-    default:
-      return not_emulated(("launch attribute " + std::to_string(int(attribute.id))).c_str(),
-                          "cluster dimension, cooperative and programmatic serialization are");
-  }
-}
-
-cudaError_t launch_with_pointers(const void* function, LaunchShape shape, void** arguments) {
-  Kernel& kernel = known_kernel(function);
-  std::vector<uint8_t> parameters;
-  if (cudaError_t error = pack_parameters(kernel, arguments, parameters); error != cudaSuccess) return error;
-  return queue_launch(kernel, shape, std::move(parameters));
-}
 }  // namespace
 
 Kernel& known_kernel(const void* function) {
@@ -136,44 +112,6 @@ Kernel& known_kernel(const void* function) {
     kernel.name = kernel_name(function);
   }
   return kernel;
-}
-
-void register_kernel(const KernelCall& call) {
-  std::unique_lock lock(runtime().mutex);
-  set_up_kernel(call);
-}
-
-cudaError_t pack_parameters(const Kernel& kernel, void* const* arguments, std::vector<uint8_t>& parameters) {
-  if (kernel.trampoline == nullptr) {
-    return refuse(cudaErrorInvalidDeviceFunction, kernel.name + ": the emulator does not know its parameters; launch " +
-                                                      "it with launch() of cuda/launch.h, or register_kernel() first");
-  }
-  parameters.assign(kernel.parameter_bytes, 0);
-  for (size_t i = 0; i < kernel.slots.size(); ++i) {
-    if (arguments == nullptr || arguments[i] == nullptr) {
-      return refuse(cudaErrorInvalidValue, kernel.name + ": argument " + std::to_string(i) + " is missing");
-    }
-    memcpy(parameters.data() + kernel.slots[i].offset, arguments[i], kernel.slots[i].bytes);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape) {
-  if (cudaError_t error = check_device(current_device()); error != cudaSuccess) return error;
-  const GpuModel& gpu = runtime().devices[size_t(current_device())].model;
-  if (kernel.parameter_bytes > kParameterBytes) {
-    return not_emulated(
-        (kernel.name + " with " + std::to_string(kernel.parameter_bytes) + " bytes of parameters").c_str(),
-        "at most 32764 bytes are");
-  }
-  if (shape.programmatic && gpu.major < 9) {
-    return refuse(cudaErrorNotSupported, kernel.name + ": " + gpu.name + " has no programmatic dependent launch");
-  }
-  for (cudaError_t error :
-       {check_dimensions(kernel.name, shape), check_resources(kernel, shape, gpu), check_cluster(kernel, shape, gpu)}) {
-    if (error != cudaSuccess) return error;
-  }
-  return check_cooperative(kernel, shape, gpu);
 }
 
 cudaError_t launch_raw(const KernelCall& call, const LaunchShape& shape) {
@@ -189,33 +127,4 @@ void tell_launches(std::function<void(const std::string& kernel, const LaunchSha
   runtime().launches_told_to = std::move(listener);
 }
 
-void declare_kernel_resources(const void* function, int registers, size_t static_shared_bytes) {
-  std::unique_lock lock(runtime().mutex);
-  Kernel& kernel = known_kernel(function);
-  kernel.registers = registers;
-  kernel.static_shared = static_shared_bytes;
-}
 }  // namespace emu
-
-extern "C" {
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
-  return emu::api("cudaLaunchKernelExC", emu::kOrdinary, [&](emu::Runtime&) {
-    if (config == nullptr || function == nullptr) return cudaErrorInvalidValue;
-    emu::LaunchShape shape;
-    shape.grid = config->gridDim;
-    shape.block = config->blockDim;
-    shape.shared_bytes = config->dynamicSmemBytes;
-    shape.stream = config->stream;
-    for (unsigned i = 0; i < config->numAttrs; ++i) {
-      if (cudaError_t error = emu::apply_attribute(config->attrs[i], shape); error != cudaSuccess) return error;
-    }
-    return emu::launch_with_pointers(function, shape, arguments);
-  });
-}
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                             cudaStream_t stream) {
-  return emu::api("cudaLaunchKernel", emu::kOrdinary, [&](emu::Runtime&) {
-    return emu::launch_with_pointers(function, {grid, block, shared_bytes, stream}, arguments);
-  });
-}
-}

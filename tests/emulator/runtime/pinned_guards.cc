@@ -33,11 +33,8 @@ void add_guard(const TaskPtr& task, const void* begin, size_t bytes, bool source
 }  // namespace
 
 void guard_pinned(const TaskPtr& task, const CopyAction& copy) {
-  if (copy.height != 1) return;  // pitched copies are left out: the bytes between rows are the host's
-  if (copy.staged == nullptr && is_host_memory(copy.from) && !is_pageable(copy.from, copy.width)) {
-    add_guard(task, copy.from, copy.width, true);
-  }
-  if (is_host_memory(copy.to) && !is_pageable(copy.to, copy.width)) add_guard(task, copy.to, copy.width, false);
+  if (copy.staged == nullptr && is_pinned(copy.from)) add_guard(task, copy.from, copy.bytes, true);
+  if (is_pinned(copy.to)) add_guard(task, copy.to, copy.bytes, false);
 }
 
 void verify_guards() {

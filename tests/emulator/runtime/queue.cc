@@ -72,7 +72,6 @@ Operation operation_of(const Task& task) {
   operation.id = task.id;
   operation.name = action_name(task.action);
   operation.device = task.device;
-  operation.peers = gpu.peers;
   operation.compute_capability = gpu.model.major * 10 + gpu.model.minor;
   operation.code_sum_bits = gpu.model.code_sum_bits;
   const Task* self = &task;
@@ -127,9 +126,7 @@ void run(const TaskPtr& task) {
 void renumber() {
   Runtime& rt = runtime();
   open_memory();
-  for (auto& [begin, held] : rt.allocations) {
-    if (held.kind != MemoryKind::kRegistered) rebase_stamps(begin, held.bytes);
-  }
+  for (auto& [begin, held] : rt.allocations) rebase_stamps(begin, held.bytes);
   rt.queue.next_id = 1;
   ++rt.queue.epoch;
   rt.queue.host_knows.clear();

@@ -52,7 +52,6 @@ struct Queue {
   Random random;
   Schedule schedule = Schedule::kMixed;
   double wait_limit_seconds = kWaitLimit;
-  bool in_host_function = false;
   std::map<int, OperationSet> finished;                 // per device: all that has run, and what that was ordered after
   std::map<unsigned long long, TaskPtr> library_tasks;  // by ticket
   std::map<uint32_t, std::string> names;                // names of operations that have run, for messages

@@ -46,7 +46,6 @@ void detach_from_queue(Runtime& rt) {
   for (auto& [handle, graph] : rt.executables) graph->last = nullptr;
   for (Device& device : rt.devices) {
     device.legacy.tail = nullptr;
-    for (auto& [thread, stream] : device.per_thread) stream->tail = nullptr;
   }
 }
 }  // namespace

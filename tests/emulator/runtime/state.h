@@ -21,7 +21,6 @@ struct Capture;
 struct CUstream_st {
   int device = 0;
   unsigned flags = 0;
-  int priority = 0;
   unsigned long long id = 0;
   void* made_at = nullptr;  // return address of the creating call, for leaks
   emu::TaskPtr tail;        // the last task; the next one comes after it
@@ -62,12 +61,11 @@ struct CUgraphExec_st {
 };
 namespace emu {
 
-enum class MemoryKind { kDevice, kPinned, kRegistered };
+enum class MemoryKind { kDevice, kPinned };
 struct Allocation {
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
   int device = 0;  // current device at the call for host memory
-  unsigned flags = 0;
   const char* api = "";
   void* made_at = nullptr;
 };
@@ -88,9 +86,7 @@ struct AddressSpace {
 struct Device {
   GpuModel model;
   size_t memory_limit = 0, memory_used = 0;
-  uint32_t peers = 0;                                                  // bit d: this device may access device d
-  CUstream_st legacy;                                                  // the default stream
-  std::map<std::thread::id, std::unique_ptr<CUstream_st>> per_thread;  // cudaStreamPerThread
+  CUstream_st legacy;  // the default stream
 };
 
 struct Capture {

@@ -15,7 +15,6 @@ void for_blocking_streams(int device, See see) {
   for (auto& [handle, stream] : rt.streams) {
     if (stream->device == device && is_blocking(*stream)) see(*stream);
   }
-  for (auto& [thread, stream] : rt.devices[size_t(device)].per_thread) see(*stream);
 }
 
 std::vector<TaskPtr> predecessors(CUstream_st& stream) {
@@ -28,18 +27,7 @@ std::vector<TaskPtr> predecessors(CUstream_st& stream) {
   return after;
 }
 
-CUstream_st* per_thread_stream(int device) {
-  Runtime& rt = runtime();
-  auto& slot = rt.devices[size_t(device)].per_thread[std::this_thread::get_id()];
-  if (slot == nullptr) {
-    slot = std::make_unique<CUstream_st>();
-    slot->device = device;
-    slot->id = rt.next_object++;
-  }
-  return slot.get();
-}
-
-cudaError_t create(cudaStream_t* out, unsigned flags, int priority, void* caller) {
+cudaError_t create(cudaStream_t* out, unsigned flags, void* caller) {
   Runtime& rt = runtime();
   int device = current_device();
   if (cudaError_t error = check_device(device); error != cudaSuccess) return error;
@@ -50,7 +38,6 @@ cudaError_t create(cudaStream_t* out, unsigned flags, int priority, void* caller
   auto stream = std::make_unique<CUstream_st>();
   stream->device = device;
   stream->flags = flags;
-  stream->priority = std::clamp(priority, -5, 0);
   stream->id = rt.next_object++;
   stream->made_at = caller;
   *out = stream.get();
@@ -80,7 +67,6 @@ CUstream_st* find_stream(cudaStream_t handle, const char* name) {
   int device = current_device();
   if (check_device(device) != cudaSuccess) return nullptr;
   if (handle == nullptr || handle == cudaStreamLegacy) return &rt.devices[size_t(device)].legacy;
-  if (handle == cudaStreamPerThread) return per_thread_stream(device);
   auto found = rt.streams.find(handle);
   if (found != rt.streams.end()) return found->second.get();
   for (Device& other : rt.devices) {
@@ -148,19 +134,14 @@ using emu::Runtime;
 using emu::with_stream;
 
 extern "C" {
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  void* caller = EMU_CALLER;
-  return api("cudaStreamCreate", emu::kOrdinary, [&](Runtime&) { return emu::create(stream, 0, 0, caller); });
-}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   void* caller = EMU_CALLER;
-  return api("cudaStreamCreateWithFlags", emu::kOrdinary,
-             [&](Runtime&) { return emu::create(stream, flags, 0, caller); });
+  return api("cudaStreamCreateWithFlags", emu::kOrdinary, [&](Runtime&) { return emu::create(stream, flags, caller); });
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {  // a hint: time does not exist
   void* caller = EMU_CALLER;
   return api("cudaStreamCreateWithPriority", emu::kOrdinary,
-             [&](Runtime&) { return emu::create(stream, flags, priority, caller); });
+             [&](Runtime&) { return emu::create(stream, flags, caller); });
 }
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return with_stream("cudaStreamDestroy", emu::kOrdinary, handle, [&](Runtime& rt, CUstream_st& stream) {
@@ -172,27 +153,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
       return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy: default streams are never destroyed");
     }
     return cudaSuccess;  // its work goes on
-  });
-}
-cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
-  return with_stream("cudaStreamGetPriority", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
-    if (priority == nullptr) return cudaErrorInvalidValue;
-    *priority = stream.priority;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
-  return with_stream("cudaStreamGetFlags", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
-    if (flags == nullptr) return cudaErrorInvalidValue;
-    *flags = stream.flags;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
-  return with_stream("cudaStreamGetId", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
-    if (id == nullptr) return cudaErrorInvalidValue;
-    *id = stream.id;
-    return cudaSuccess;
   });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
@@ -222,12 +182,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
       return emu::not_emulated("cudaStreamWaitEvent with cudaEventWaitExternal", "wait outside the capture");
     }
     return emu::stream_waits_for(stream, *event);
-  });
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
-  return with_stream("cudaLaunchHostFunc", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
-    if (function == nullptr) return refuse(cudaErrorInvalidValue, "cudaLaunchHostFunc: no function");
-    return emu::enqueue(stream, emu::HostAction{function, data});
   });
 }
 }

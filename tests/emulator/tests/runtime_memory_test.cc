@@ -1,6 +1,7 @@
 // Memory of the fake runtime: limits, misuse of pointers, leaks, what host code may touch, and who waits for a copy.
 #include <cstring>
 
+#include "emulator/runtime/library.h"
 #include "emulator/tests/runtime_support.h"
 
 namespace emu::testing {
@@ -135,15 +136,11 @@ TEST_F(RuntimeMemory, CopiesCarryThatBytesWereNeverWritten) {
       Fault::kUninitialized, "never-written global byte", [&] { copy_and_read(false); }, true);
 }
 
-TEST_F(RuntimeMemory, PitchedCopiesAndFills) {
-  const std::vector<int> rows{1, 2, 9, 3, 4, 9};
-  int* memory = device_ints({0, 0, 0, 0});
-  EMU_OK(cudaMemcpy2D(memory, 8, rows.data(), 12, 8, 2, cudaMemcpyHostToDevice));
-  EXPECT_EQ(read_ints(memory, 4), (std::vector<int>{1, 2, 3, 4}));
-  EMU_OK(cudaMemset2D(memory, 8, 0, 4, 2));
+TEST_F(RuntimeMemory, PitchedFills) {
+  int* memory = device_ints({1, 2, 3, 4});
+  EMU_OK(cudaMemset2DAsync(memory, 8, 0, 4, 2, nullptr));
   EXPECT_EQ(read_ints(memory, 4), (std::vector<int>{0, 2, 0, 4}));
-  expect_refused(cudaMemcpy2D(memory, 4, rows.data(), 12, 8, 2, cudaMemcpyHostToDevice), cudaErrorInvalidPitchValue,
-                 "pitch is smaller");
+  expect_refused(cudaMemset2DAsync(memory, 4, 0, 8, 2, nullptr), cudaErrorInvalidPitchValue, "pitch is smaller");
   EMU_OK(cudaFree(memory));
 }
 
@@ -239,8 +236,9 @@ TEST_F(RuntimeMemory, BuffersThatTheStreamItselfChangesAreNoMisuse) {
     cudaStream_t stream = new_stream();
     EMU_OK(cudaDeviceSynchronize());
     EMU_OK(cudaMemcpyAsync(pinned, memory, 4, cudaMemcpyDeviceToHost, stream));
-    EMU_OK(cudaLaunchHostFunc(
-        stream, [](void* p) { *static_cast<int*>(p) += 10; }, pinned));
+    LibraryOperation add_ten{.name = "add ten"};
+    add_ten.compute = [pinned] { *pinned += 10; };
+    EMU_OK(enqueue_operation(stream, add_ten));
     EMU_OK(cudaMemcpyAsync(memory + 1, pinned, 4, cudaMemcpyHostToDevice, stream));
     EMU_OK(launch_store(stream, pinned, 77));  // kernels may write pinned memory
     EMU_OK(cudaStreamSynchronize(stream));
@@ -250,46 +248,6 @@ TEST_F(RuntimeMemory, BuffersThatTheStreamItselfChangesAreNoMisuse) {
     EMU_OK(cudaFreeHost(pinned));
     EMU_OK(cudaFree(memory));
   }
-}
-
-TEST_F(RuntimeMemory, RegisteredMemoryIsPinned) {
-  std::vector<int> host(1024, 4);
-  EMU_OK(cudaHostRegister(host.data(), 4096, cudaHostRegisterDefault));
-  expect_refused(cudaHostRegister(host.data(), 4096, 0), cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister");
-  int* memory = device_ints({0});
-  cudaStream_t stream = new_stream();
-  EMU_OK(cudaDeviceSynchronize());
-  set_schedule(Schedule::kLate);
-  EMU_OK(cudaMemcpyAsync(host.data(), memory, 4, cudaMemcpyDeviceToHost, stream));
-  EXPECT_EQ(host[0], 4);  // did not wait
-  EMU_OK(cudaStreamSynchronize(stream));
-  EXPECT_EQ(host[0], 0);
-  cudaPointerAttributes attributes;
-  EMU_OK(cudaPointerGetAttributes(&attributes, host.data() + 5));
-  EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
-  void* mapped = nullptr;
-  expect_refused(cudaHostGetDevicePointer(&mapped, host.data(), 0), cudaErrorNotSupported, "not emulated");
-  EMU_OK(cudaHostUnregister(host.data()));
-  expect_refused(cudaHostUnregister(host.data()), cudaErrorHostMemoryNotRegistered, "cudaHostUnregister");
-  EMU_OK(cudaStreamDestroy(stream));
-  EMU_OK(cudaFree(memory));
-}
-
-TEST_F(RuntimeMemory, PointersSayWhatTheyAre) {
-  int* memory = device_ints({1, 2});
-  int* pinned = pinned_ints(2);
-  int local = 0;
-  cudaPointerAttributes attributes;
-  EMU_OK(cudaPointerGetAttributes(&attributes, memory + 1));
-  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
-  EXPECT_EQ(attributes.device, 0);
-  EMU_OK(cudaPointerGetAttributes(&attributes, pinned));
-  EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
-  EXPECT_EQ(attributes.devicePointer, pinned);
-  EMU_OK(cudaPointerGetAttributes(&attributes, &local));
-  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
-  EMU_OK(cudaFreeHost(pinned));
-  EMU_OK(cudaFree(memory));
 }
 }  // namespace
 }  // namespace emu::testing

@@ -1,8 +1,8 @@
 // Streams and events of the fake runtime: which order is promised, that every promised order happens and a missing one
 // is found, and what time means.
 #include <set>
-#include <thread>
 
+#include "emulator/runtime/library.h"
 #include "emulator/tests/runtime_support.h"
 
 namespace emu::testing {
@@ -105,33 +105,17 @@ TEST_F(RuntimeStream, NonBlockingStreamsAreNotOrderedWithTheLegacyStream) {
       true);
 }
 
-TEST_F(RuntimeStream, PerThreadStreamIsABlockingStreamOfEachThread) {
-  int* memory = device_ints({0, 0});
-  EMU_OK(launch_store(cudaStreamPerThread, memory, 1));
-  unsigned long long here = 0, there = 0;
-  EMU_OK(cudaStreamGetId(cudaStreamPerThread, &here));
-  std::thread([&] { EXPECT_EQ(cudaStreamGetId(cudaStreamPerThread, &there), cudaSuccess); }).join();
-  EXPECT_NE(here, there);
-  EMU_OK(launch_add(cudaStreamLegacy, memory + 1, memory, 1, 1));
-  EXPECT_EQ(read_ints(memory, 2)[1], 2);
-  EMU_OK(cudaFree(memory));
-}
-
 TEST_F(RuntimeStream, UnorderedWorkRunsInManyOrders) {
   std::set<std::vector<int>> orders;
   for (int s = 1; s <= 60; ++s) {
     seed(uint64_t(s));
     std::vector<int> order;
-    struct Entry {
-      std::vector<int>* order;
-      int number;
-    };
-    std::vector<Entry> entries{{&order, 0}, {&order, 1}, {&order, 2}};
     std::vector<cudaStream_t> streams;
-    for (Entry& entry : entries) {
+    for (int number = 0; number < 3; ++number) {
       streams.push_back(new_stream());
-      const auto note = [](void* p) { static_cast<Entry*>(p)->order->push_back(static_cast<Entry*>(p)->number); };
-      EMU_OK(cudaLaunchHostFunc(streams.back(), note, &entry));
+      LibraryOperation note{.name = "note"};
+      note.compute = [&order, number] { order.push_back(number); };
+      EMU_OK(enqueue_operation(streams.back(), note));
     }
     EMU_OK(cudaDeviceSynchronize());
     orders.insert(order);
@@ -160,23 +144,10 @@ TEST_F(RuntimeStream, QueriesMakeProgress) {
   EMU_OK(cudaFree(memory));
 }
 
-TEST_F(RuntimeStream, PrioritiesAreClamped) {
-  int least = 1, greatest = 1, priority = 1;
-  EMU_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  EXPECT_LT(greatest, least);
-  cudaStream_t stream = nullptr;
-  EMU_OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest - 7));
-  EMU_OK(cudaStreamGetPriority(stream, &priority));
-  EXPECT_EQ(priority, greatest);
-  unsigned flags = 0;
-  EMU_OK(cudaStreamGetFlags(stream, &flags));
-  EXPECT_EQ(flags, unsigned(cudaStreamNonBlocking));
-  EMU_OK(cudaStreamDestroy(stream));
-  expect_refused(cudaStreamCreateWithFlags(&stream, 64), cudaErrorInvalidValue, "unknown flags");
-}
-
 TEST_F(RuntimeStream, DestroyedHandlesAreErrors) {
-  cudaStream_t stream = new_stream();
+  cudaStream_t stream = nullptr;
+  expect_refused(cudaStreamCreateWithFlags(&stream, 64), cudaErrorInvalidValue, "unknown flags");
+  stream = new_stream();
   cudaEvent_t event = new_event();
   EMU_OK(cudaStreamDestroy(stream));
   expect_refused(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle, "destroyed");
@@ -242,37 +213,7 @@ TEST_F(RuntimeStream, TimesThatDoNotExistAreErrors) {
   EMU_OK(cudaEventSynchronize(end));
   EMU_OK(cudaEventElapsedTime(&milliseconds, start, end));
   EXPECT_GE(milliseconds, 0);
-  cudaEvent_t shared = nullptr;
-  expect_refused(cudaEventCreateWithFlags(&shared, cudaEventInterprocess | cudaEventDisableTiming),
-                 cudaErrorNotSupported, "threads of one process");
   for (cudaEvent_t event : {start, end, untimed}) EMU_OK(cudaEventDestroy(event));
-}
-
-TEST_F(RuntimeStream, HostFunctionsRunInOrderAndMustNotCallCuda) {
-  struct State {
-    int* pinned;
-    int seen = 0;
-    cudaError_t inner = cudaSuccess;
-  } state{pinned_ints(1)};
-  int* memory = device_ints({8});
-  cudaStream_t stream = new_stream();
-  EMU_OK(cudaDeviceSynchronize());
-  EMU_OK(cudaMemcpyAsync(state.pinned, memory, 4, cudaMemcpyDeviceToHost, stream));
-  EMU_OK(cudaLaunchHostFunc(
-      stream,
-      [](void* p) {
-        auto* s = static_cast<State*>(p);
-        s->seen = *s->pinned;
-        s->inner = cudaStreamSynchronize(nullptr);
-      },
-      &state));
-  EMU_OK(cudaStreamSynchronize(stream));
-  EXPECT_EQ(state.seen, 8);
-  EXPECT_EQ(state.inner, cudaErrorNotPermitted);
-  (void)cudaGetLastError();
-  EMU_OK(cudaStreamDestroy(stream));
-  EMU_OK(cudaFreeHost(state.pinned));
-  EMU_OK(cudaFree(memory));
 }
 
 TEST_F(RuntimeStream, ManyOperationsBetweenSynchronisations) {

@@ -89,7 +89,7 @@ inline void expect_found(Fault fault, const std::string& words, const std::funct
 
 // The call fails with this code, and the explanation has these words.
 inline void expect_refused(cudaError_t got, cudaError_t expected, const std::string& words) {
-  EXPECT_EQ(got, expected) << cudaGetErrorName(got) << ", " << explanation();
+  EXPECT_EQ(got, expected) << cudaGetErrorString(got) << ", " << explanation();
   EXPECT_NE(explanation().find(words), std::string::npos) << explanation();
   (void)cudaGetLastError();
 }
