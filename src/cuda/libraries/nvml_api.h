@@ -14,7 +14,6 @@ enum nvmlReturn_t {
   NVML_ERROR_NOT_SUPPORTED = 3,
   NVML_ERROR_NO_PERMISSION = 4,
   NVML_ERROR_NOT_FOUND = 6,
-  NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
   NVML_ERROR_TIMEOUT = 10,
   NVML_ERROR_GPU_IS_LOST = 15,
@@ -24,22 +23,8 @@ enum nvmlReturn_t {
 struct nvmlDevice_st;
 using nvmlDevice_t = nvmlDevice_st*;
 
-struct nvmlMemory_t {  // bytes
-  unsigned long long total, free, used;
-};
-
-struct nvmlPciInfo_t {
-  char busIdLegacy[16];
-  unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
-  char busId[32];  // "00000000:19:00.0"
-};
-
-struct nvmlUtilization_t {  // percent over the last sample period
-  unsigned int gpu, memory;
-};
-
 enum nvmlTemperatureSensors_t { NVML_TEMPERATURE_GPU = 0 };
-enum nvmlClockType_t { NVML_CLOCK_GRAPHICS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2 };
+enum nvmlClockType_t { NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2 };
 
 // Bits of nvmlDeviceGetCurrentClocksEventReasons.
 inline constexpr unsigned long long kClocksGpuIdle = 0x1, kClocksApplicationsSetting = 0x2, kClocksSwPowerCap = 0x4,
@@ -49,21 +34,11 @@ inline constexpr unsigned long long kClocksGpuIdle = 0x1, kClocksApplicationsSet
 nvmlReturn_t nvmlInit_v2();
 nvmlReturn_t nvmlShutdown();
 const char* nvmlErrorString(nvmlReturn_t result);
-nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length);
-nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count);
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device);
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, nvmlDevice_t* device);
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned int length);
-nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci);
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory);
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* milliwatts);
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* milliwatts);
-nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long* millijoules);
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int* celsius);
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t clock, unsigned int* megahertz);
-nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t clock, unsigned int* megahertz);
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long* reasons);
-nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization);
 
 }  // extern "C"
 

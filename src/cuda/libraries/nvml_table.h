@@ -4,25 +4,15 @@
 
 #include "cuda/libraries/nvml_api.h"
 
-#define ATHANOR_NVML_FUNCTIONS(F)           \
-  F(nvmlInit_v2)                            \
-  F(nvmlShutdown)                           \
-  F(nvmlErrorString)                        \
-  F(nvmlSystemGetDriverVersion)             \
-  F(nvmlDeviceGetCount_v2)                  \
-  F(nvmlDeviceGetHandleByIndex_v2)          \
-  F(nvmlDeviceGetHandleByPciBusId_v2)       \
-  F(nvmlDeviceGetName)                      \
-  F(nvmlDeviceGetPciInfo_v3)                \
-  F(nvmlDeviceGetMemoryInfo)                \
-  F(nvmlDeviceGetPowerUsage)                \
-  F(nvmlDeviceGetEnforcedPowerLimit)        \
-  F(nvmlDeviceGetTotalEnergyConsumption)    \
-  F(nvmlDeviceGetTemperature)               \
-  F(nvmlDeviceGetClockInfo)                 \
-  F(nvmlDeviceGetMaxClockInfo)              \
-  F(nvmlDeviceGetCurrentClocksEventReasons) \
-  F(nvmlDeviceGetUtilizationRates)
+#define ATHANOR_NVML_FUNCTIONS(F)     \
+  F(nvmlInit_v2)                      \
+  F(nvmlShutdown)                     \
+  F(nvmlErrorString)                  \
+  F(nvmlDeviceGetHandleByPciBusId_v2) \
+  F(nvmlDeviceGetPowerUsage)          \
+  F(nvmlDeviceGetTemperature)         \
+  F(nvmlDeviceGetClockInfo)           \
+  F(nvmlDeviceGetCurrentClocksEventReasons)
 
 namespace athanor {
 

@@ -1,4 +1,4 @@
-// An NVML that reports what a test sets: power, clocks, temperatures, throttling, memory, energy, by GPU. A lost GPU
+// An NVML that reports what a test sets: power, clocks, temperatures and throttling, by GPU. A lost GPU
 // and unsupported sensors come on demand.
 #pragma once
 #include <map>
@@ -14,16 +14,11 @@ namespace emu::fakes {
 
 // What one GPU's sensors say. A test may change it while the program runs.
 struct GpuSensors {
-  std::string name = "NVIDIA H200";
   unsigned bus = 0x19;  // PCI address 00000000:19:00.0
-  unsigned milliwatts = 690000, power_limit = 700000;
-  unsigned long long millijoules = 0;
+  unsigned milliwatts = 690000;
   unsigned celsius = 61;
-  unsigned graphics_mhz = 1755, sm_mhz = 1755, memory_mhz = 3201;
-  unsigned max_graphics_mhz = 1980, max_sm_mhz = 1980, max_memory_mhz = 3201;
-  unsigned long long clock_reasons = 0;  // athanor::nvml::kClocks...
-  unsigned long long total_bytes = 150754820096ull, used_bytes = 0;
-  unsigned gpu_percent = 100, memory_percent = 60;
+  unsigned sm_mhz = 1755, memory_mhz = 3201;
+  unsigned long long clock_reasons = 0;    // athanor::nvml::kClocks...
   bool lost = false;                       // every query answers NVML_ERROR_GPU_IS_LOST
   std::set<std::string> unsupported = {};  // functions that answer NVML_ERROR_NOT_SUPPORTED
 };
