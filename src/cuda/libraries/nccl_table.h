@@ -6,37 +6,25 @@
 
 #include "cuda/libraries/function_table.h"
 
-// O: optional, null if the library is too old. The program calls only the memory functions among them, if they are
-// present.
+// O: optional, null if the library is too old: the functions of memory that NCCL registers.
 #define ATHANOR_NCCL_FUNCTIONS(F, O) \
   F(ncclGetVersion)                  \
   F(ncclGetErrorString)              \
   F(ncclGetLastError)                \
   F(ncclGetUniqueId)                 \
-  O(ncclCommInitRank)                \
   F(ncclCommInitRankConfig)          \
-  O(ncclCommSplit)                   \
   F(ncclCommFinalize)                \
   F(ncclCommDestroy)                 \
   F(ncclCommAbort)                   \
   F(ncclCommGetAsyncError)           \
-  O(ncclCommCount)                   \
-  O(ncclCommCuDevice)                \
-  O(ncclCommUserRank)                \
   O(ncclMemAlloc)                    \
   O(ncclMemFree)                     \
   O(ncclCommRegister)                \
   O(ncclCommDeregister)              \
-  O(ncclCommWindowRegister)          \
-  O(ncclCommWindowDeregister)        \
-  O(ncclRedOpCreatePreMulSum)        \
-  O(ncclRedOpDestroy)                \
-  O(ncclReduce)                      \
   F(ncclBroadcast)                   \
   F(ncclAllReduce)                   \
   F(ncclReduceScatter)               \
   F(ncclAllGather)                   \
-  O(ncclAlltoAll)                    \
   F(ncclSend)                        \
   F(ncclRecv)                        \
   F(ncclGroupStart)                  \

@@ -119,7 +119,7 @@ TEST_F(FakeLibraries, RanksOnTwoDevicesReduceTogether) {
   auto rank = [&](int r) {
     ASSERT_EQ(cudaSetDevice(r), cudaSuccess);
     ncclComm_t comm;
-    ASSERT_EQ(nccl.ncclCommInitRank(&comm, 2, id, r), ncclSuccess) << fake.last_refusal();
+    ASSERT_EQ(nccl.ncclCommInitRankConfig(&comm, 2, id, r, nullptr), ncclSuccess) << fake.last_refusal();
     cudaStream_t stream;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     float* x = device_floats(8, float(r + 1));

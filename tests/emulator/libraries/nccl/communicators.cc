@@ -1,4 +1,4 @@
-// Making, splitting, finalising and aborting communicators of the fake NCCL.
+// Making, finalising and aborting communicators of the fake NCCL.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -93,69 +93,12 @@ ncclResult_t FakeNccl::init(ncclComm_t* out, int ranks, const ncclUniqueId& id, 
 
 ncclResult_t FakeNccl::wait_for_team(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
-  auto there = [&] { return comm->team && comm->team->complete(); };
+  auto there = [&] { return comm->team->complete(); };
   if (!changed_.wait_for(lock, std::chrono::duration<double>(wait_limit_), there)) {
-    return refuse(ncclSystemError,
-                  text("communicator: these ranks never came:", comm->team ? missing_ranks(*comm->team) : " (split)"));
+    return refuse(ncclSystemError, text("communicator: these ranks never came:", missing_ranks(*comm->team)));
   }
   if (comm->team->init_error == ncclSuccess) return ncclSuccess;
   return refuse(comm->team->init_error, "Duplicate GPU detected: two ranks of a communicator use one device");
-}
-
-ncclResult_t FakeNccl::split(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
-  if (out == nullptr) return refuse(ncclInvalidArgument, "ncclCommSplit: newcomm is NULL");
-  *out = nullptr;
-  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-    return refuse(ncclInvalidArgument, text("ncclCommSplit: color ", color));
-  bool blocking = comm->blocking;
-  if (ncclResult_t result = check_config(config, &blocking); result != ncclSuccess) return result;
-  std::unique_lock lock(mutex_);
-  Team& parent = *comm->team;
-  if (comm->member().pending > 0) {
-    return refuse(ncclInvalidUsage, "ncclCommSplit: operations of this communicator are still under way");
-  }
-  SplitEntry& entry = parent.split[static_cast<size_t>(comm->rank)];
-  auto free_for_us = [&] { return !entry.came; };  // of an earlier split, in which others are late
-  if (!changed_.wait_for(lock, std::chrono::duration<double>(wait_limit_), free_for_us)) {
-    return refuse(ncclSystemError, "ncclCommSplit: not all ranks took part in the last one");
-  }
-  ncclComm_t made = nullptr;
-  if (color != NCCL_SPLIT_NOCOLOR) {
-    made = new ncclComm{.team = nullptr, .rank = 0, .device = comm->device, .blocking = blocking};
-    comms_.insert(made);
-  }
-  entry = {.color = color, .key = key, .comm = made, .came = true};
-  *out = made;
-  bool all = std::all_of(parent.split.begin(), parent.split.end(), [](const SplitEntry& e) { return e.came; });
-  if (all) finish_split(parent);
-  lock.unlock();
-  changed_.notify_all();
-  if (made == nullptr) return ncclSuccess;
-  return blocking ? wait_for_team(made) : ncclInProgress;
-}
-
-void FakeNccl::finish_split(Team& parent) {
-  std::map<int, std::vector<int>> by_color;
-  for (int rank = 0; rank < parent.size(); ++rank) {
-    const SplitEntry& entry = parent.split[static_cast<size_t>(rank)];
-    if (comms_.count(entry.comm) > 0) by_color[entry.color].push_back(rank);
-  }
-  for (auto& color : by_color) {
-    std::vector<int>& ranks = color.second;
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int x, int y) {
-      return parent.split[static_cast<size_t>(x)].key < parent.split[static_cast<size_t>(y)].key;
-    });
-    auto team = std::make_shared<Team>(static_cast<int>(ranks.size()));
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      ncclComm_t comm = parent.split[static_cast<size_t>(ranks[i])].comm;
-      comm->team = team;
-      comm->rank = static_cast<int>(i);
-      team->members[i].here = true;
-      team->members[i].device = comm->device;
-      team->members[i].blocking = comm->blocking;
-    }
-  }
-  parent.split.assign(parent.members.size(), SplitEntry{});
 }
 
 void FakeNccl::drive(ncclComm_t comm) {
@@ -196,14 +139,14 @@ ncclResult_t FakeNccl::destroy(ncclComm_t comm) {
     for (const auto& [handle, known] : registrations_) {
       if (known.comm == comm) return refuse(ncclInvalidUsage, "ncclCommDestroy: memory is still registered with it");
     }
-    flush = comm->team && !comm->member().finalized && comm->member().error == ncclSuccess;
+    flush = !comm->member().finalized && comm->member().error == ncclSuccess;
   }
   if (flush) {
     ncclResult_t result = finalize(comm);
     if (result != ncclSuccess && result != ncclInProgress) return result;
   }
   auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_limit_);
-  while (comm->team && std::chrono::steady_clock::now() < end) {
+  while (std::chrono::steady_clock::now() < end) {
     {
       std::unique_lock lock(mutex_);
       if (comm->member().pending == 0 || comm->member().error != ncclSuccess) break;
@@ -212,10 +155,8 @@ ncclResult_t FakeNccl::destroy(ncclComm_t comm) {
   }
   {
     std::lock_guard lock(mutex_);
-    if (comm->team) {
-      comm->member().aborted = true;
-      comm->team->withdraw(comm->rank);
-    }
+    comm->member().aborted = true;
+    comm->team->withdraw(comm->rank);
   }
   return reclaim("ncclCommDestroy", comm);
 }
@@ -224,10 +165,8 @@ ncclResult_t FakeNccl::abort(ncclComm_t comm) {
   bool later;
   {
     std::lock_guard lock(mutex_);
-    if (comm->team) {
-      comm->member().aborted = true;
-      comm->team->withdraw(comm->rank);
-    }
+    comm->member().aborted = true;
+    comm->team->withdraw(comm->rank);
     later = group().depth > 0;
     if (later) group().aborts.push_back(comm);
   }
@@ -241,7 +180,7 @@ bool FakeNccl::device_waits(int device) {
   {
     std::lock_guard lock(mutex_);
     for (ncclComm_t comm : comms_)
-      if (comm->device == device && comm->team && !comm->member().aborted)
+      if (comm->device == device && !comm->member().aborted)
         streams.insert(streams.end(), comm->member().streams.begin(), comm->member().streams.end());
   }
   return std::any_of(streams.begin(), streams.end(), [&](cudaStream_t stream) {
@@ -277,12 +216,12 @@ ncclResult_t FakeNccl::async_error(ncclComm_t comm, ncclResult_t* error) {
   bool finalizing;
   {
     std::lock_guard lock(mutex_);
-    finalizing = comm->team && comm->member().finalized && comm->member().pending > 0;
+    finalizing = comm->member().finalized && comm->member().pending > 0;
   }
   if (finalizing) drive(comm);
   std::lock_guard lock(mutex_);
   *error = ncclInProgress;
-  if (!comm->team || !comm->team->complete()) return ncclSuccess;
+  if (!comm->team->complete()) return ncclSuccess;
   Member& member = comm->member();
   if (comm->team->init_error != ncclSuccess) {
     *error = comm->team->init_error;

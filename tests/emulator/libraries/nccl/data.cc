@@ -8,12 +8,6 @@
 namespace emu::fakes {
 namespace {
 
-double scalar_of(const Task& task, Element type, int ranks) {
-  if (task.op == ncclAvg) return 1.0 / ranks;
-  if (!task.reduction.scaled) return 1;
-  return task.reduction.device_scalar ? read_double(type, task.reduction.device_scalar, 0) : task.reduction.scalar;
-}
-
 bool is_integer(Element type) {
   return type == Element::kI8 || type == Element::kU8 || type == Element::kI32 || type == Element::kU32 ||
          type == Element::kI64 || type == Element::kU64;
@@ -47,8 +41,7 @@ double reduce_element(const Meeting& meeting, Element type, int64_t index) {
   for (int rank = 0; rank < ranks; ++rank) {
     const Task& task = *meeting.tasks[static_cast<size_t>(rank)];
     double value = read_double(type, task.send, index);
-    bool scales = (task.op == ncclAvg && !divide_at_end) || task.reduction.scaled;
-    if (scales) value = rounded(type, value * scalar_of(task, type, ranks));
+    if (task.op == ncclAvg && !divide_at_end) value = rounded(type, value / ranks);
     result = rank == 0 ? value : rounded(type, combine(first.op, result, value));
   }
   return divide_at_end ? rounded(type, std::trunc(result / ranks)) : result;
@@ -66,23 +59,16 @@ void reduce(const Meeting& meeting) {
   size_t bytes = first.count * element_bytes(type);
   for (size_t rank = 0; rank < meeting.tasks.size(); ++rank) {
     const Task& task = *meeting.tasks[rank];
-    if (task.kind == TaskKind::kReduce && static_cast<int>(rank) != task.peer) continue;
     std::memcpy(task.recv, results.data() + (scatter ? rank * bytes : 0), bytes);
   }
 }
 
-void gather(const Meeting& meeting, bool all_to_all) {
+void gather(const Meeting& meeting) {
   const Task& first = *meeting.tasks[0];
   size_t ranks = meeting.tasks.size(), bytes = first.count * element_bytes(nccl_element(first.type));
-  size_t sent = all_to_all ? bytes * ranks : bytes;
-  std::vector<char> all(sent * ranks);  // a copy: operations may be in place
-  for (size_t rank = 0; rank < ranks; ++rank) std::memcpy(all.data() + rank * sent, meeting.tasks[rank]->send, sent);
-  for (size_t to = 0; to < ranks; ++to) {
-    for (size_t from = 0; from < ranks; ++from) {
-      const char* block = all.data() + from * sent + (all_to_all ? to * bytes : 0);
-      std::memcpy(static_cast<char*>(meeting.tasks[to]->recv) + from * bytes, block, bytes);
-    }
-  }
+  std::vector<char> all(bytes * ranks);  // a copy: operations may be in place
+  for (size_t rank = 0; rank < ranks; ++rank) std::memcpy(all.data() + rank * bytes, meeting.tasks[rank]->send, bytes);
+  for (const Task* task : meeting.tasks) std::memcpy(task->recv, all.data(), all.size());
 }
 
 void broadcast(const Meeting& meeting) {
@@ -97,16 +83,13 @@ void execute(const Meeting& meeting) {
   const Task& first = *meeting.tasks[0];
   if (first.count == 0) return;
   switch (first.kind) {
-    case TaskKind::kReduce:
     case TaskKind::kAllReduce:
     case TaskKind::kReduceScatter:
       return reduce(meeting);
     case TaskKind::kBroadcast:
       return broadcast(meeting);
     case TaskKind::kAllGather:
-      return gather(meeting, false);
-    case TaskKind::kAllToAll:
-      return gather(meeting, true);
+      return gather(meeting);
     case TaskKind::kSend:
     case TaskKind::kRecv:
       std::memmove(meeting.tasks[1]->recv, first.send, first.count * element_bytes(nccl_element(first.type)));

@@ -1,7 +1,7 @@
 // An NCCL whose ranks are threads (or groups) of one process. Collectives meet in stream order and move real data;
 // ranks that disagree, buffers that overlap, streams of other devices are errors where the real library would hang or
-// corrupt memory. Hangs and asynchronous failures come on demand. Not emulated, and refused by name: symmetric memory
-// kernels (windows are only registered), one-sided operations, several unique ids.
+// corrupt memory. Hangs and asynchronous failures come on demand. Only what the
+// program calls is there.
 #pragma once
 #include <condition_variable>
 #include <map>
@@ -42,7 +42,7 @@ class FakeNccl {
   int64_t calls_outside_registered_memory() const;
 
   std::string last_refusal() const { return refusals_.last(); }
-  std::vector<std::string> leaks() const;  // communicators, operators, registrations, memory
+  std::vector<std::string> leaks() const;  // communicators, registrations, memory
 
  private:
   friend struct NcclFunctions;
@@ -68,11 +68,6 @@ class FakeNccl {
     const char* begin;
     size_t bytes;
   };
-  struct Operator {
-    ncclComm_t comm;
-    ncclDataType_t type;
-    Reduction reduction;
-  };
 
   ncclResult_t refuse(ncclResult_t result, const std::string& why);
   bool planned(const char* function, ncclResult_t* result);
@@ -85,8 +80,6 @@ class FakeNccl {
   ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank, ncclConfig_t* config);
   ncclResult_t check_config(const ncclConfig_t* config, bool* blocking);
   ncclResult_t wait_for_team(ncclComm_t comm);
-  ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config);
-  void finish_split(Team& parent);
   ncclResult_t finalize(ncclComm_t comm);
   ncclResult_t destroy(ncclComm_t comm);
   ncclResult_t abort(ncclComm_t comm);
@@ -97,7 +90,7 @@ class FakeNccl {
 
   // Operations (operations.cc).
   ncclResult_t submit(const char* function, ncclComm_t comm, Task task, cudaStream_t stream);
-  ncclResult_t check_task(const char* function, ncclComm_t comm, Task* task);
+  ncclResult_t check_task(const char* function, ncclComm_t comm, const Task& task);
   ncclResult_t check_memory(const char* function, ncclComm_t comm, const void* buffer, size_t bytes);
   ncclResult_t launch(ncclComm_t comm, std::vector<Task> tasks, cudaStream_t stream);
   ncclResult_t end_group();
@@ -111,12 +104,10 @@ class FakeNccl {
   std::map<std::string, std::shared_ptr<Team>> teams_;  // by unique id, until all ranks have come
   std::set<ncclComm_t> comms_;
   std::map<std::thread::id, Group> groups_;
-  std::map<int, Operator> operators_;
   std::map<void*, Registration> registrations_;  // by handle
   int64_t outside_registered_ = 0;
   std::set<void*> memory_;
   std::vector<Plan> plans_;
-  int next_operator_ = ncclNumOps;
   unsigned long long next_id_ = 1;
   double wait_limit_ = 60;
   bool share_device_ = false;

@@ -65,18 +65,6 @@ struct NcclFunctions {
     if (f.planned("ncclCommInitRank", &result)) return f.in_group(result);
     return f.in_group(f.init(comm, ranks, id, rank, config));
   }
-  static ncclResult_t init_rank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
-    return init_config(comm, ranks, id, rank, nullptr);
-  }
-
-  static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
-    FakeNccl& f = fake();
-    ncclResult_t result;
-    if (f.planned("ncclCommSplit", &result)) return result;
-    result = f.ensure_usable("ncclCommSplit", comm);
-    return result == ncclSuccess ? f.split(comm, color, key, out, config) : result;
-  }
-
   static ncclResult_t finalize(ncclComm_t comm) {
     ncclResult_t result = fake().ensure_usable("ncclCommFinalize", comm);
     return result == ncclSuccess ? fake().finalize(comm) : result;
@@ -94,23 +82,6 @@ struct NcclFunctions {
   }
   static ncclResult_t async_error(ncclComm_t comm, ncclResult_t* error) {
     return fake().lives(comm) ? fake().async_error(comm, error) : dead("ncclCommGetAsyncError");
-  }
-
-  static ncclResult_t query(const char* function, ncclComm_t comm, int* out, int (*get)(const ncclComm&)) {
-    ncclResult_t result = fake().ensure_usable(function, comm);
-    if (result != ncclSuccess) return result;
-    if (out == nullptr) return fake().refuse(ncclInvalidArgument, text(function, ": the result pointer is NULL"));
-    *out = get(*comm);
-    return ncclSuccess;
-  }
-  static ncclResult_t count(const ncclComm_t comm, int* out) {
-    return query("ncclCommCount", comm, out, [](const ncclComm& c) { return c.team->size(); });
-  }
-  static ncclResult_t device(const ncclComm_t comm, int* out) {
-    return query("ncclCommCuDevice", comm, out, [](const ncclComm& c) { return c.device; });
-  }
-  static ncclResult_t rank(const ncclComm_t comm, int* out) {
-    return query("ncclCommUserRank", comm, out, [](const ncclComm& c) { return c.rank; });
   }
 
   static ncclResult_t allocate(void** out, size_t bytes) {
@@ -135,7 +106,8 @@ struct NcclFunctions {
     return ncclSuccess;
   }
 
-  static ncclResult_t enlist(const char* function, ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+  static ncclResult_t enlist(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+    const char* function = "ncclCommRegister";
     FakeNccl& f = fake();
     ncclResult_t result = f.ensure_usable(function, comm);
     if (result != ncclSuccess) return result;
@@ -147,7 +119,8 @@ struct NcclFunctions {
     f.registrations_[*handle] = {.comm = comm, .begin = static_cast<const char*>(buffer), .bytes = bytes};
     return ncclSuccess;
   }
-  static ncclResult_t delist(const char* function, ncclComm_t comm, void* handle) {
+  static ncclResult_t delist(const ncclComm_t comm, void* handle) {
+    const char* function = "ncclCommDeregister";
     FakeNccl& f = fake();
     ncclResult_t result = f.ensure_usable(function, comm);
     if (result != ncclSuccess || handle == nullptr) return result;
@@ -159,62 +132,6 @@ struct NcclFunctions {
     delete static_cast<char*>(handle);
     f.registrations_.erase(found);
     return ncclSuccess;
-  }
-  static ncclResult_t enlist_buffer(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
-    return enlist("ncclCommRegister", comm, buffer, bytes, handle);
-  }
-  static ncclResult_t delist_buffer(const ncclComm_t comm, void* handle) {
-    return delist("ncclCommDeregister", comm, handle);
-  }
-  static ncclResult_t enlist_window(ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window, int flags) {
-    FakeNccl& f = fake();
-    if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC) {
-      return f.refuse(ncclInvalidArgument, text("ncclCommWindowRegister: flags ", flags));
-    }
-    if (reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
-      return f.refuse(ncclInvalidArgument, "ncclCommWindowRegister: the buffer is not 4096-byte aligned");
-    }
-    return enlist("ncclCommWindowRegister", comm, buffer, bytes, reinterpret_cast<void**>(window));
-  }
-  static ncclResult_t delist_window(ncclComm_t comm, ncclWindow_t window) {
-    return delist("ncclCommWindowDeregister", comm, window);
-  }
-
-  static ncclResult_t make_operator(ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t where,
-                                    ncclComm_t comm) {
-    FakeNccl& f = fake();
-    ncclResult_t result = f.ensure_usable("ncclRedOpCreatePreMulSum", comm);
-    if (result != ncclSuccess) return result;
-    Element element = nccl_element(type);
-    if (op == nullptr || scalar == nullptr || element == Element::kNone) {
-      return f.refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: op or scalar is NULL, or the type is unknown");
-    }
-    Reduction reduction{.scaled = true};
-    if (where == ncclScalarHostImmediate) {
-      reduction.scalar = read_double(element, scalar, 0);
-    } else {
-      reduction.device_scalar = scalar;
-    }
-    std::lock_guard lock(f.mutex_);
-    reduction.code = *op = static_cast<ncclRedOp_t>(f.next_operator_++);
-    f.operators_[*op] = {.comm = comm, .type = type, .reduction = reduction};
-    return ncclSuccess;
-  }
-  static ncclResult_t destroy_operator(ncclRedOp_t op, ncclComm_t comm) {
-    FakeNccl& f = fake();
-    std::lock_guard lock(f.mutex_);
-    auto found = f.operators_.find(op);
-    if (op < ncclNumOps || found == f.operators_.end() || found->second.comm != comm) {
-      return f.refuse(ncclInvalidArgument, "ncclRedOpDestroy: a built-in operator, or not one of this communicator");
-    }
-    f.operators_.erase(found);
-    return ncclSuccess;
-  }
-
-  static ncclResult_t reduce(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
-                             ncclComm_t comm, cudaStream_t stream) {
-    Task task{.kind = TaskKind::kReduce, .send = send, .recv = recv, .count = n, .type = type, .op = op, .peer = root};
-    return fake().submit("ncclReduce", comm, task, stream);
   }
   static ncclResult_t broadcast(const void* send, void* recv, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                                 cudaStream_t stream) {
@@ -235,11 +152,6 @@ struct NcclFunctions {
                                  cudaStream_t stream) {
     Task task{.kind = TaskKind::kAllGather, .send = send, .recv = recv, .count = n, .type = type};
     return fake().submit("ncclAllGather", comm, task, stream);
-  }
-  static ncclResult_t all_to_all(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
-                                 cudaStream_t stream) {
-    Task task{.kind = TaskKind::kAllToAll, .send = send, .recv = recv, .count = n, .type = type};
-    return fake().submit("ncclAlltoAll", comm, task, stream);
   }
   static ncclResult_t send(const void* buffer, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
                            cudaStream_t stream) {
@@ -297,7 +209,7 @@ ncclResult_t FakeNccl::in_group(ncclResult_t result) {
 ncclResult_t FakeNccl::ensure_usable(const char* function, ncclComm_t comm) {
   std::lock_guard lock(mutex_);
   if (comms_.count(comm) == 0) return refuse(ncclInvalidArgument, text(function, ": not a live communicator"));
-  if (!comm->team || !comm->team->complete() || comm->member().unread_progress > 0) {
+  if (!comm->team->complete() || comm->member().unread_progress > 0) {
     return refuse(
         ncclInvalidArgument,
         text(function, ": the previous call is still in progress; poll ncclCommGetAsyncError until ncclSuccess"));
@@ -324,7 +236,6 @@ int64_t FakeNccl::calls_outside_registered_memory() const {
 std::vector<std::string> FakeNccl::leaks() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> out(comms_.size(), "ncclComm_t");
-  out.insert(out.end(), operators_.size(), "ncclRedOp_t");
   out.insert(out.end(), registrations_.size(), "registration");
   out.insert(out.end(), memory_.size(), "ncclMemAlloc");
   return out;
@@ -336,30 +247,19 @@ athanor::NcclTable FakeNccl::table() const {
           .ncclGetErrorString = F::error_string,
           .ncclGetLastError = F::last_error,
           .ncclGetUniqueId = F::unique_id,
-          .ncclCommInitRank = F::init_rank,
           .ncclCommInitRankConfig = F::init_config,
-          .ncclCommSplit = F::split,
           .ncclCommFinalize = F::finalize,
           .ncclCommDestroy = F::destroy,
           .ncclCommAbort = F::abort,
           .ncclCommGetAsyncError = F::async_error,
-          .ncclCommCount = F::count,
-          .ncclCommCuDevice = F::device,
-          .ncclCommUserRank = F::rank,
           .ncclMemAlloc = F::allocate,
           .ncclMemFree = F::release,
-          .ncclCommRegister = F::enlist_buffer,
-          .ncclCommDeregister = F::delist_buffer,
-          .ncclCommWindowRegister = F::enlist_window,
-          .ncclCommWindowDeregister = F::delist_window,
-          .ncclRedOpCreatePreMulSum = F::make_operator,
-          .ncclRedOpDestroy = F::destroy_operator,
-          .ncclReduce = F::reduce,
+          .ncclCommRegister = F::enlist,
+          .ncclCommDeregister = F::delist,
           .ncclBroadcast = F::broadcast,
           .ncclAllReduce = F::all_reduce,
           .ncclReduceScatter = F::reduce_scatter,
           .ncclAllGather = F::all_gather,
-          .ncclAlltoAll = F::all_to_all,
           .ncclSend = F::send,
           .ncclRecv = F::recv,
           .ncclGroupStart = F::group_start,

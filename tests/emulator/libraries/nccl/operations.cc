@@ -27,37 +27,28 @@ bool in_place(const Task& task, int rank) {
 
 }  // namespace
 
-ncclResult_t FakeNccl::check_task(const char* function, ncclComm_t comm, Task* task) {
+ncclResult_t FakeNccl::check_task(const char* function, ncclComm_t comm, const Task& task) {
   auto invalid = [&](const std::string& why) { return refuse(ncclInvalidArgument, text(function, ": ", why)); };
   int ranks = comm->team->size();
-  Element type = nccl_element(task->type);
-  if (type == Element::kNone) return invalid(text("data type ", int(task->type)));
-  if (task->peer < 0 || task->peer >= ranks) return invalid(text("root or peer ", task->peer, " of ", ranks, " ranks"));
-  if (task->reduces()) {
-    task->reduction = {.code = task->op};
-    if (task->op < 0) return invalid(text("operator ", int(task->op)));
-    if (task->op >= ncclNumOps) {
-      std::lock_guard lock(mutex_);
-      auto found = operators_.find(task->op);
-      if (found == operators_.end()) return invalid(text("operator ", int(task->op), " was destroyed or never made"));
-      if (found->second.comm != comm) return invalid("the operator belongs to another communicator");
-      if (found->second.type != task->type) return invalid("the operator was made for another data type");
-      task->reduction = found->second.reduction;
-    }
+  Element type = nccl_element(task.type);
+  if (type == Element::kNone) return invalid(text("data type ", int(task.type)));
+  if (task.peer < 0 || task.peer >= ranks) return invalid(text("root or peer ", task.peer, " of ", ranks, " ranks"));
+  if (task.reduces()) {
+    if (task.op < 0 || task.op >= ncclNumOps) return invalid(text("operator ", int(task.op)));
     if (is_fp8(type) && machine_.describe(comm->device).capability() < 90) {
       return invalid("reductions in FP8 need compute capability 9.0");
     }
   }
   size_t size = element_bytes(type);
-  size_t sent = send_count(*task, ranks, comm->rank) * size, received = recv_count(*task, ranks, comm->rank) * size;
-  if (sent > 0 && task->send == nullptr) return invalid("sendbuff is NULL");
-  if (received > 0 && task->recv == nullptr) return invalid("recvbuff is NULL");
-  if (overlaps(static_cast<const char*>(task->send), sent, static_cast<const char*>(task->recv), received) &&
-      (task->kind == TaskKind::kAllToAll || !in_place(*task, comm->rank))) {
+  size_t sent = send_count(task, ranks, comm->rank) * size, received = recv_count(task, ranks) * size;
+  if (sent > 0 && task.send == nullptr) return invalid("sendbuff is NULL");
+  if (received > 0 && task.recv == nullptr) return invalid("recvbuff is NULL");
+  if (overlaps(static_cast<const char*>(task.send), sent, static_cast<const char*>(task.recv), received) &&
+      !in_place(task, comm->rank)) {
     return refuse(ncclInvalidUsage, text(function, ": sendbuff and recvbuff overlap but are not in place"));
   }
-  ncclResult_t result = check_memory(function, comm, task->send, sent);
-  return result == ncclSuccess ? check_memory(function, comm, task->recv, received) : result;
+  ncclResult_t result = check_memory(function, comm, task.send, sent);
+  return result == ncclSuccess ? check_memory(function, comm, task.recv, received) : result;
 }
 
 ncclResult_t FakeNccl::check_memory(const char* function, ncclComm_t comm, const void* buffer, size_t bytes) {
@@ -77,7 +68,7 @@ ncclResult_t FakeNccl::submit(const char* function, ncclComm_t comm, Task task, 
   ncclResult_t result;
   if (planned(function, &result)) return in_group(result);
   result = ensure_usable(function, comm);
-  if (result == ncclSuccess) result = check_task(function, comm, &task);
+  if (result == ncclSuccess) result = check_task(function, comm, task);
   if (result == ncclSuccess && stream != nullptr && machine_.device_of_stream(stream) != comm->device) {
     result = refuse(ncclUnhandledCudaError,
                     text(function, ": the stream is not one of the communicator's device ", comm->device));
@@ -107,10 +98,9 @@ ncclResult_t FakeNccl::launch(ncclComm_t comm, std::vector<Task> tasks, cudaStre
   int ranks = comm->team->size();
   for (const Task& task : batch->tasks) {
     size_t size = element_bytes(nccl_element(task.type));
-    size_t sent = send_count(task, ranks, comm->rank) * size, received = recv_count(task, ranks, comm->rank) * size;
+    size_t sent = send_count(task, ranks, comm->rank) * size, received = recv_count(task, ranks) * size;
     if (sent > 0) operation.reads.push_back({task.send, sent});
     if (received > 0) operation.writes.push_back({task.recv, received});
-    if (task.reduction.device_scalar) operation.reads.push_back({task.reduction.device_scalar, size});
     if (!operation.name.empty()) operation.name += '+';
     operation.name += task_name(task.kind);
   }

@@ -74,7 +74,7 @@ void compute(Comm& comm, const Task& mine, long number) {
     Task& task = tasks[size_t(r)];
     if (r != comm.rank) {
       sent[size_t(r)] = load(comm.file("call", number, r));
-      received[size_t(r)].resize(recv_count(mine, comm.size, r) * size);
+      received[size_t(r)].resize(recv_count(mine, comm.size) * size);
       task.send = sent[size_t(r)].data(), task.recv = received[size_t(r)].data();
     }
     meeting.tasks.push_back(&task);
@@ -90,10 +90,8 @@ ncclResult_t enqueue(const char* function, ncclComm_t handle, Task task, cudaStr
   if (world().machine.planned_failure(function, &code)) return static_cast<ncclResult_t>(code);
   const auto comm = world().of(handle);
   if (!comm || comm->aborted) return ncclInvalidArgument;
-  task.reduction = {.code = task.op};
   const size_t size = element_bytes(nccl_element(task.type));
-  const size_t out = send_count(task, comm->size, comm->rank) * size,
-               in = recv_count(task, comm->size, comm->rank) * size;
+  const size_t out = send_count(task, comm->size, comm->rank) * size, in = recv_count(task, comm->size) * size;
   const auto number = std::make_shared<long>(0);  // of the call under way
   LibraryOperation give{.name = function}, take{.name = function};
   if (out > 0) give.reads.push_back({task.send, out});

@@ -8,19 +8,15 @@
 namespace emu::fakes {
 
 const char* task_name(TaskKind kind) {
-  static const char* const names[] = {"ncclReduce",    "ncclBroadcast", "ncclAllReduce", "ncclReduceScatter",
-                                      "ncclAllGather", "ncclAlltoAll",  "ncclSend",      "ncclRecv"};
+  static const char* const names[] = {"ncclBroadcast", "ncclAllReduce", "ncclReduceScatter",
+                                      "ncclAllGather", "ncclSend",      "ncclRecv"};
   return names[static_cast<int>(kind)];
 }
 
 std::string describe_task(const Task& task) {
   std::string out = text(task_name(task.kind), " of ", task.count, " ", element_name(nccl_element(task.type)));
-  if (task.reduction.scaled) {
-    out += ", operator PreMulSum";  // numbered by each process as it likes
-  } else if (task.reduces()) {
-    out += text(", operator ", int(task.op));
-  }
-  if (task.kind == TaskKind::kReduce || task.kind == TaskKind::kBroadcast) out += text(", root ", task.peer);
+  if (task.reduces()) out += text(", operator ", int(task.op));
+  if (task.kind == TaskKind::kBroadcast) out += text(", root ", task.peer);
   return out;
 }
 
@@ -62,29 +58,24 @@ size_t send_count(const Task& task, int ranks, int rank) {
     case TaskKind::kBroadcast:
       return rank == task.peer ? task.count : 0;
     case TaskKind::kReduceScatter:
-    case TaskKind::kAllToAll:
       return task.count * static_cast<size_t>(ranks);
     default:
       return task.count;
   }
 }
 
-size_t recv_count(const Task& task, int ranks, int rank) {
+size_t recv_count(const Task& task, int ranks) {
   switch (task.kind) {
     case TaskKind::kSend:
       return 0;
-    case TaskKind::kReduce:
-      return rank == task.peer ? task.count : 0;
     case TaskKind::kAllGather:
-    case TaskKind::kAllToAll:
       return task.count * static_cast<size_t>(ranks);
     default:
       return task.count;
   }
 }
 
-Team::Team(int ranks)
-    : members(static_cast<size_t>(ranks)), split(static_cast<size_t>(ranks)), sequences_(static_cast<size_t>(ranks)) {}
+Team::Team(int ranks) : members(static_cast<size_t>(ranks)), sequences_(static_cast<size_t>(ranks)) {}
 
 bool Team::complete() const {
   return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.here; });

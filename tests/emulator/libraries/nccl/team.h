@@ -13,14 +13,7 @@
 
 namespace emu::fakes {
 
-struct Reduction {
-  ncclRedOp_t code = ncclSum;
-  bool scaled = false;  // made by ncclRedOpCreatePreMulSum
-  double scalar = 1;
-  const void* device_scalar = nullptr;
-};
-
-enum class TaskKind { kReduce, kBroadcast, kAllReduce, kReduceScatter, kAllGather, kAllToAll, kSend, kRecv };
+enum class TaskKind { kBroadcast, kAllReduce, kReduceScatter, kAllGather, kSend, kRecv };
 
 struct Task {
   TaskKind kind = TaskKind::kAllReduce;
@@ -30,18 +23,15 @@ struct Task {
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t op = ncclSum;
   int peer = 0;  // root of a collective, other side of a send or receive
-  Reduction reduction;
 
   bool collective() const { return kind != TaskKind::kSend && kind != TaskKind::kRecv; }
-  bool reduces() const {
-    return kind == TaskKind::kReduce || kind == TaskKind::kAllReduce || kind == TaskKind::kReduceScatter;
-  }
+  bool reduces() const { return kind == TaskKind::kAllReduce || kind == TaskKind::kReduceScatter; }
 };
 const char* task_name(TaskKind kind);
 std::string describe_task(const Task& task);
 Element nccl_element(ncclDataType_t type);
 size_t send_count(const Task& task, int ranks, int rank);  // elements; 0: the buffer is not used by this rank
-size_t recv_count(const Task& task, int ranks, int rank);
+size_t recv_count(const Task& task, int ranks);
 
 // One operation of every rank (a collective) or of two ranks (send and receive: sender first).
 struct Meeting {
@@ -76,12 +66,6 @@ struct Member {
   std::vector<cudaStream_t> streams;
 };
 
-struct SplitEntry {
-  int color = 0, key = 0;
-  ncclComm_t comm = nullptr;  // nullptr: NCCL_SPLIT_NOCOLOR
-  bool came = false;
-};
-
 struct Team {
   explicit Team(int ranks);
   int size() const { return static_cast<int>(members.size()); }
@@ -96,7 +80,6 @@ struct Team {
   void fail(int rank, ncclResult_t error);  // the others learn ncclRemoteError
 
   std::vector<Member> members;
-  std::vector<SplitEntry> split;
   ncclResult_t init_error = ncclSuccess;
 
  private:
@@ -126,7 +109,7 @@ void execute(const Meeting& meeting);
 
 // The handle that a program holds.
 struct ncclComm {
-  std::shared_ptr<emu::fakes::Team> team;  // empty while a non-blocking split is under way
+  std::shared_ptr<emu::fakes::Team> team;
   int rank = 0;
   int device = 0;
   bool blocking = true;
