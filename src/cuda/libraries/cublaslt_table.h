@@ -9,7 +9,6 @@
   F(cublasLtDestroy)                      \
   F(cublasLtGetVersion)                   \
   F(cublasLtGetStatusName)                \
-  F(cublasLtGetStatusString)              \
   F(cublasLtMatmul)                       \
   F(cublasLtMatmulDescCreate)             \
   F(cublasLtMatmulDescDestroy)            \
@@ -17,12 +16,9 @@
   F(cublasLtMatmulDescGetAttribute)       \
   F(cublasLtMatrixLayoutCreate)           \
   F(cublasLtMatrixLayoutDestroy)          \
-  F(cublasLtMatrixLayoutSetAttribute)     \
-  F(cublasLtMatrixLayoutGetAttribute)     \
   F(cublasLtMatmulPreferenceCreate)       \
   F(cublasLtMatmulPreferenceDestroy)      \
   F(cublasLtMatmulPreferenceSetAttribute) \
-  F(cublasLtMatmulPreferenceGetAttribute) \
   F(cublasLtMatmulAlgoGetHeuristic)       \
   F(cublasLtMatmulAlgoCheck)              \
   F(cublasLtMatmulAlgoConfigGetAttribute)

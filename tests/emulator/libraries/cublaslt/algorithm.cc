@@ -34,7 +34,7 @@ TileShape tile_shape(uint32_t tile) {
 
 int64_t tiles(const Algorithm& algorithm, const Product& product) {
   TileShape shape = tile_shape(algorithm.tile);
-  return (product.m + shape.rows - 1) / shape.rows * ((product.n + shape.cols - 1) / shape.cols) * product.batch;
+  return (product.m + shape.rows - 1) / shape.rows * ((product.n + shape.cols - 1) / shape.cols);
 }
 
 // Arbitrary units: full waves of tiles, each k / split_k long, and the time of the reduction.
@@ -53,15 +53,13 @@ double estimate(const Algorithm& algorithm, const Product& product, const Machin
 }
 
 bool aligned(const Matrix& matrix, uint32_t bytes, uint32_t promised) {
-  return promised % bytes == 0 && bytes_of(matrix.type, matrix.ld) % bytes == 0 &&
-         bytes_of(matrix.type, matrix.batch_stride) % bytes == 0;
+  return promised % bytes == 0 && bytes_of(matrix.type, matrix.ld) % bytes == 0;
 }
 
-bool within(const Algorithm& algorithm, const Product& product, const Roofline& limits, const MachineDevice& device) {
+bool within(const Algorithm& algorithm, const Product& product, const Roofline& limits) {
   const Kernel& kernel = *find_kernel(algorithm.id);
   if (algorithm.split_k > 1 && !(algorithm.reduction & limits.reductions)) return false;
   if (workspace_bytes(algorithm, product) > limits.workspace) return false;
-  if (limits.waves > 0 && waves(algorithm, product, device) > limits.waves) return false;
   return aligned(product.a, kernel_alignment(kernel, product.a.type), limits.alignment_a) &&
          aligned(product.b, kernel_alignment(kernel, product.b.type), limits.alignment_b) &&
          aligned(product.c, kernel_alignment(kernel, product.c.type), limits.alignment_c) &&
@@ -149,7 +147,7 @@ Verdict check_algorithm(const Algorithm& algorithm, const Product& product) {
 
 size_t workspace_bytes(const Algorithm& algorithm, const Product& product) {
   if (algorithm.split_k <= 1) return 0;
-  auto outputs = static_cast<size_t>(product.m * product.n * product.batch);
+  auto outputs = static_cast<size_t>(product.m * product.n);
   auto parts = static_cast<size_t>(algorithm.split_k);
   switch (algorithm.reduction) {
     case CUBLASLT_REDUCTION_SCHEME_INPLACE:
@@ -157,41 +155,16 @@ size_t workspace_bytes(const Algorithm& algorithm, const Product& product) {
     case CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE:
       return parts * outputs * element_bytes(product.d.type);
     default:
-      return parts * outputs * (product.d.type == Element::kF64 ? sizeof(double) : sizeof(float));
+      return parts * outputs * sizeof(float);
   }
 }
 
 float waves(const Algorithm& algorithm, const Product& product, const MachineDevice& device) {
-  int processors = product.multiprocessors > 0 ? product.multiprocessors : device.multiprocessors;
-  return static_cast<float>(tiles(algorithm, product) * algorithm.split_k) / static_cast<float>(processors);
-}
-
-uint64_t implementation_flags(const Product& product) {
-  uint64_t flags = CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F;
-  switch (product.a.type) {
-    case Element::kF64:
-      return CUBLASLT_NUMERICAL_IMPL_FLAGS_DMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_64F |
-             CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F;
-    case Element::kBf16:
-      return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
-    case Element::kF16:
-      return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F;
-    case Element::kE4m3:
-      return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E4M3;
-    case Element::kE5m2:
-      return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E5M2;
-    default:
-      break;
-  }
-  if (product.compute == CUBLAS_COMPUTE_32F_FAST_TF32) {
-    return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32;
-  }
-  return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
+  return static_cast<float>(tiles(algorithm, product) * algorithm.split_k) / static_cast<float>(device.multiprocessors);
 }
 
 std::vector<Algorithm> candidates(const Product& product, const Roofline& limits, const MachineDevice& device) {
   std::vector<Algorithm> found;
-  if ((implementation_flags(product) & ~limits.implementations) != 0) return found;
   for (const Kernel& kernel : kernels()) {
     for (uint32_t tile : kernel.tiles) {
       for (int32_t split : {1, 2, 3, 4}) {
@@ -203,7 +176,7 @@ std::vector<Algorithm> candidates(const Product& product, const Roofline& limits
                         .split_k = split,
                         .reduction = reduction,
                         .types = product.type_key()};
-          if (check_algorithm(one, product).ok() && within(one, product, limits, device)) found.push_back(one);
+          if (check_algorithm(one, product).ok() && within(one, product, limits)) found.push_back(one);
         }
       }
     }

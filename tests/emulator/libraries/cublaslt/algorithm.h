@@ -43,11 +43,8 @@ struct Roofline {  // limits set in a cublasLtMatmulPreference_t
   uint64_t workspace = 0;
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;
-  float waves = 0;
-  uint64_t implementations = ~uint64_t{0};
 };
 
-uint64_t implementation_flags(const Product& product);
 // All configurations that keep within the limits, the fastest (by a crude estimate) first.
 std::vector<Algorithm> candidates(const Product& product, const Roofline& limits, const MachineDevice& device);
 

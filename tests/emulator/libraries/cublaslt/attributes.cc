@@ -1,4 +1,4 @@
-// Names, sizes and defaults from cublasLt.h 13.1; a test compares all of them with the installed library.
+// Names, sizes and defaults from cublasLt.h 13.1; a test compares those of products with the installed library.
 #include "attributes.h"
 
 namespace emu::fakes {
@@ -75,33 +75,15 @@ MatmulDesc make_matmul_desc(cublasComputeType_t compute, cudaDataType_t scale) {
   return desc;
 }
 
-MatrixLayout make_layout(cudaDataType_t type, uint64_t rows, uint64_t cols, int64_t ld) {
-  MatrixLayout layout;
-  Attributes& a = layout.attributes;
-  a.define<uint32_t>(CUBLASLT_MATRIX_LAYOUT_TYPE, type);
-  a.define<int32_t>(CUBLASLT_MATRIX_LAYOUT_ORDER, CUBLASLT_ORDER_COL);
-  a.define<uint64_t>(CUBLASLT_MATRIX_LAYOUT_ROWS, rows);
-  a.define<uint64_t>(CUBLASLT_MATRIX_LAYOUT_COLS, cols);
-  a.define<int64_t>(CUBLASLT_MATRIX_LAYOUT_LD, ld);
-  a.define<int32_t>(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 1);
-  a.define<int64_t>(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 0);
-  a.define<int64_t>(CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET, 0);
-  a.define<uint32_t>(CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, CUBLASLT_BATCH_MODE_STRIDED);
-  return layout;
-}
-
 Preference make_preference() {
   Preference preference;
   Attributes& a = preference.attributes;
-  a.define<uint32_t>(CUBLASLT_MATMUL_PREF_SEARCH_MODE, CUBLASLT_SEARCH_BEST_FIT);
   a.define<uint64_t>(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 0);
   a.define<uint32_t>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_MASK);
   for (auto alignment : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     a.define<uint32_t>(alignment, 256);
   }
-  a.define<float>(CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, 0.f);
-  a.define<uint64_t>(CUBLASLT_MATMUL_PREF_IMPL_MASK, ~uint64_t{0});
   return preference;
 }
 

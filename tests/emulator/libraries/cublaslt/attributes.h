@@ -24,10 +24,7 @@ class Attributes {
     std::memcpy(&value, slots_.at(name).value.data(), sizeof(T));
     return value;
   }
-  template <class T>
-  void put(int name, T value) {
-    std::memcpy(slots_.at(name).value.data(), &value, sizeof(T));
-  }
+  bool same(int name, const Attributes& other) const { return slots_.at(name).value == other.slots_.at(name).value; }
 
   // CUBLAS_STATUS_INVALID_VALUE for an unknown name, a null buffer, a wrong size; why is set then.
   cublasStatus_t set(int name, const void* buffer, size_t bytes, const char** why);
@@ -45,14 +42,14 @@ struct MatmulDesc {
   Attributes attributes;
 };
 struct MatrixLayout {
-  Attributes attributes;
+  cudaDataType_t type = CUDA_R_32F;
+  int64_t rows = 0, cols = 0, ld = 0;
 };
 struct Preference {
   Attributes attributes;
 };
 
 MatmulDesc make_matmul_desc(cublasComputeType_t compute, cudaDataType_t scale);
-MatrixLayout make_layout(cudaDataType_t type, uint64_t rows, uint64_t cols, int64_t ld);
 Preference make_preference();
 
 inline const MatmulDesc& as_desc(cublasLtMatmulDesc_t p) { return *reinterpret_cast<const MatmulDesc*>(p); }

@@ -8,7 +8,7 @@ namespace emu::fakes {
 struct Operands {
   const void* alpha = nullptr;  // host values are copied at the call: see host_alpha
   const void* beta = nullptr;
-  double host_alpha = 0, host_beta = 0;
+  float host_alpha = 0, host_beta = 0;
   const void* a = nullptr;
   const void* b = nullptr;
   const void* c = nullptr;

@@ -1,7 +1,7 @@
 // A cuBLASLt that computes on emulated device memory and refuses what the real one's documentation does not allow; the
 // refusal says which rule was broken. Compared with the installed library where that works without a GPU
-// (descriptors). Not emulated, and refused by name: complex and integer types, 16-bit and emulated compute types,
-// results in FP4 or with scales of blocks, tiled memory orders, pointer-array batches.
+// (descriptors). Not emulated, and refused by name: what the program does not ask for, such as batches,
+// row-major matrices, fp64, results in FP8 and epilogues with ReLU.
 #pragma once
 #include <functional>
 #include <map>

@@ -44,8 +44,7 @@ Verdict check_alignment(const Product& p, const Algorithm& algorithm, const Oper
       return {CUBLAS_STATUS_NOT_SUPPORTED,
               text(one.name, ": algorithm ", algorithm.id, " needs ", demand, "-byte alignment")};
     }
-    if (bytes_of(type, one.matrix.ld) % demand != 0 ||
-        (p.batch > 1 && bytes_of(type, one.matrix.batch_stride) % demand != 0)) {
+    if (bytes_of(type, one.matrix.ld) % demand != 0) {
       return {CUBLAS_STATUS_NOT_SUPPORTED,
               text(one.name, ": algorithm ", algorithm.id, " needs strides in multiples of ", demand, " bytes")};
     }
@@ -57,28 +56,11 @@ Verdict check_alignment(const Product& p, const Algorithm& algorithm, const Oper
 }
 
 // Only what is really touched: between columns may lie memory of others, or memory that nobody has written.
-void add_matrix(const void* base, const Matrix& matrix, int64_t batches, std::vector<MemoryRange>* ranges) {
-  int64_t lines = matrix.row_major ? matrix.rows : matrix.cols;
-  int64_t length = matrix.row_major ? matrix.cols : matrix.rows;
-  const auto size = [&](int64_t elements) { return bytes_of(matrix.type, elements); };
-  bool dense = matrix.ld == length && (batches == 1 || matrix.batch_stride == lines * length);
-  if (dense) return ranges->push_back({base, static_cast<size_t>(size(batches * lines * length))});
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    for (int64_t line = 0; line < lines; ++line) {
-      int64_t offset = size(batch * matrix.batch_stride + line * matrix.ld);
-      ranges->push_back({static_cast<const char*>(base) + offset, static_cast<size_t>(size(length))});
-    }
-  }
-}
-
-size_t aux_bytes(const Product& p) {
-  auto last = static_cast<size_t>((p.batch - 1) * p.aux_batch_stride + (p.n - 1) * p.aux_ld + p.m);
-  return p.epilogue.aux_is_bits() ? (last + 7) / 8 : last * element_bytes(p.aux_type);
-}
-
-MemoryRange bias_range(const Product& p) {
-  auto count = static_cast<size_t>((p.batch - 1) * p.bias_batch_stride + p.bias_length());
-  return {p.bias, count * element_bytes(p.bias_type)};
+void add_matrix(const void* base, const Matrix& matrix, std::vector<MemoryRange>* ranges) {
+  const auto size = [&](int64_t elements) { return static_cast<size_t>(bytes_of(matrix.type, elements)); };
+  if (matrix.ld == matrix.rows) return ranges->push_back({base, size(matrix.cols * matrix.rows)});
+  for (int64_t col = 0; col < matrix.cols; ++col)
+    ranges->push_back({static_cast<const char*>(base) + size(col * matrix.ld), size(matrix.rows)});
 }
 
 void add_scale(const Scale& scale, int64_t outer, int64_t k, std::vector<MemoryRange>* reads) {
@@ -112,24 +94,21 @@ void add_scale(const Scale& scale, int64_t outer, int64_t k, std::vector<MemoryR
 LibraryOperation describe(const Product& p, const Algorithm& algorithm, const Operands& o) {
   LibraryOperation operation;
   operation.name = "cublasLtMatmul";
-  size_t scalar = p.d.type == Element::kF64 ? sizeof(double) : sizeof(float);
-  add_matrix(o.a, p.a, p.batch, &operation.reads);
-  add_matrix(o.b, p.b, p.batch, &operation.reads);
-  add_matrix(o.d, p.d, p.batch, &operation.writes);
-  if (o.alpha) operation.reads.push_back({o.alpha, scalar});
-  if (o.beta) operation.reads.push_back({o.beta, scalar});
+  add_matrix(o.a, p.a, &operation.reads);
+  add_matrix(o.b, p.b, &operation.reads);
+  add_matrix(o.d, p.d, &operation.writes);
+  if (o.alpha) operation.reads.push_back({o.alpha, sizeof(float)});
+  if (o.beta) operation.reads.push_back({o.beta, sizeof(float)});
   add_scale(p.scale_a, p.m, p.k, &operation.reads);
   add_scale(p.scale_b, p.n, p.k, &operation.reads);
-  for (const float* scale : {p.scale_d, p.scale_aux}) {
-    if (scale) operation.reads.push_back({scale, sizeof(float)});
+  if (p.epilogue.needs_bias_pointer()) {
+    const auto length = static_cast<size_t>(p.epilogue.gradient_b ? p.n : p.m);
+    auto& ranges = p.epilogue.bias ? operation.reads : operation.writes;
+    ranges.push_back({p.bias, length * element_bytes(p.bias_type)});
   }
-  for (float* amax : {p.amax_d, p.amax_aux}) {
-    if (amax) operation.writes.push_back({amax, sizeof(float)});
-  }
-  if (p.epilogue.bias) operation.reads.push_back(bias_range(p));
-  if (p.epilogue.needs_bias_pointer() && !p.epilogue.bias) operation.writes.push_back(bias_range(p));
   if (p.epilogue.needs_aux()) {
-    (p.epilogue.aux ? operation.writes : operation.reads).push_back({p.aux, aux_bytes(p)});
+    const auto length = static_cast<size_t>((p.n - 1) * p.aux_ld + p.m);
+    (p.epilogue.gelu ? operation.writes : operation.reads).push_back({p.aux, length * element_bytes(p.d.type)});
   }
   size_t workspace = workspace_bytes(algorithm, p);
   if (workspace > 0) operation.writes.push_back({o.workspace, workspace});
@@ -147,7 +126,7 @@ struct Extent {
 Verdict check_aliasing(const LibraryOperation& operation, const Operands& o, const Product& p, bool use_c) {
   std::vector<MemoryRange> reads = operation.reads;
   if (use_c && o.c == o.d && !(p.c == p.d)) return invalid("C and D are one buffer but have different layouts");
-  if (use_c && o.c != o.d) add_matrix(o.c, p.c, p.batch, &reads);
+  if (use_c && o.c != o.d) add_matrix(o.c, p.c, &reads);
   std::vector<Extent> extents;
   auto add = [&](const MemoryRange& range, bool written) {
     const char* begin = static_cast<const char*>(range.begin);
@@ -169,13 +148,12 @@ Verdict check_aliasing(const LibraryOperation& operation, const Operands& o, con
 
 Verdict read_scalars(const Product& p, const void* alpha, const void* beta, Operands* o) {
   if (alpha == nullptr || beta == nullptr) return invalid("alpha or beta is NULL");
-  Element type = p.d.type == Element::kF64 ? Element::kF64 : Element::kF32;
   if (p.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
     o->alpha = alpha;
     o->beta = beta;
   } else {
-    o->host_alpha = read_double(type, alpha, 0);
-    o->host_beta = read_double(type, beta, 0);
+    o->host_alpha = *static_cast<const float*>(alpha);
+    o->host_beta = *static_cast<const float*>(beta);
   }
   return {};
 }
@@ -216,7 +194,7 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const 
   if (verdict.ok()) {
     operation = describe(product, algorithm, operands);
     verdict = check_aliasing(operation, operands, product, use_c);
-    if (use_c) add_matrix(c, product.c, product.batch, &operation.reads);
+    if (use_c) add_matrix(c, product.c, &operation.reads);
   }
   int stream_device = fake.machine().device_of_stream(stream);
   if (verdict.ok() && stream_device != reinterpret_cast<const Handle*>(handle)->device) {

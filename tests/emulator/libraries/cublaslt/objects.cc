@@ -38,16 +38,6 @@ cublasStatus_t set(const char* kind, void* pointer, int name, const void* buffer
   return status;
 }
 
-template <class T>
-cublasStatus_t get(const char* kind, const void* pointer, int name, void* buffer, size_t bytes, size_t* written) {
-  FakeCublasLt& fake = Installed<FakeCublasLt>::get();
-  if (!fake.lives(pointer, kind)) return fake.refuse(CUBLAS_STATUS_INVALID_VALUE, text(kind, ": not a live object"));
-  const char* why = "";
-  cublasStatus_t status = static_cast<const T*>(pointer)->attributes.read(name, buffer, bytes, written, &why);
-  if (status != CUBLAS_STATUS_SUCCESS) fake.refuse(status, text(kind, " attribute ", name, ": ", why));
-  return status;
-}
-
 }  // namespace
 
 bool planned(const char* function, cublasStatus_t* status) {
@@ -108,23 +98,19 @@ cublasStatus_t set_desc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_
 }
 cublasStatus_t get_desc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, void* buffer, size_t bytes,
                         size_t* written) {
-  return get<MatmulDesc>(kDesc, desc, name, buffer, bytes, written);
+  FakeCublasLt& fake = Installed<FakeCublasLt>::get();
+  if (!fake.lives(desc, kDesc)) return fake.refuse(CUBLAS_STATUS_INVALID_VALUE, text(kDesc, ": not a live object"));
+  const char* why = "";
+  cublasStatus_t status = as_desc(desc).attributes.read(name, buffer, bytes, written, &why);
+  if (status != CUBLAS_STATUS_SUCCESS) fake.refuse(status, text(kDesc, " attribute ", int(name), ": ", why));
+  return status;
 }
 
 cublasStatus_t create_layout(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t cols,
                              int64_t ld) {
-  return create(kLayout, layout, make_layout(type, rows, cols, ld));
+  return create(kLayout, layout, MatrixLayout{type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld});
 }
 cublasStatus_t destroy_layout(cublasLtMatrixLayout_t layout) { return destroy<MatrixLayout>(kLayout, layout); }
-cublasStatus_t set_layout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, const void* buffer,
-                          size_t bytes) {
-  return set<MatrixLayout>(kLayout, layout, name, buffer, bytes);
-}
-cublasStatus_t get_layout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, void* buffer,
-                          size_t bytes, size_t* written) {
-  return get<MatrixLayout>(kLayout, layout, name, buffer, bytes, written);
-}
-
 cublasStatus_t create_preference(cublasLtMatmulPreference_t* preference) {
   return create(kPreference, preference, make_preference());
 }
@@ -135,11 +121,6 @@ cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cublasLtMat
                               const void* buffer, size_t bytes) {
   return set<Preference>(kPreference, preference, name, buffer, bytes);
 }
-cublasStatus_t get_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
-                              void* buffer, size_t bytes, size_t* written) {
-  return get<Preference>(kPreference, preference, name, buffer, bytes, written);
-}
-
 }  // namespace lt
 
 FakeCublasLt::FakeCublasLt(Machine machine) : machine_(std::move(machine)), installed_(this) {}
@@ -181,7 +162,6 @@ athanor::CublasLtTable FakeCublasLt::table() const {
           .cublasLtDestroy = lt::destroy_handle,
           .cublasLtGetVersion = lt::version,
           .cublasLtGetStatusName = lt::status_name,
-          .cublasLtGetStatusString = lt::status_name,
           .cublasLtMatmul = lt::matmul,
           .cublasLtMatmulDescCreate = lt::create_desc,
           .cublasLtMatmulDescDestroy = lt::destroy_desc,
@@ -189,12 +169,9 @@ athanor::CublasLtTable FakeCublasLt::table() const {
           .cublasLtMatmulDescGetAttribute = lt::get_desc,
           .cublasLtMatrixLayoutCreate = lt::create_layout,
           .cublasLtMatrixLayoutDestroy = lt::destroy_layout,
-          .cublasLtMatrixLayoutSetAttribute = lt::set_layout,
-          .cublasLtMatrixLayoutGetAttribute = lt::get_layout,
           .cublasLtMatmulPreferenceCreate = lt::create_preference,
           .cublasLtMatmulPreferenceDestroy = lt::destroy_preference,
           .cublasLtMatmulPreferenceSetAttribute = lt::set_preference,
-          .cublasLtMatmulPreferenceGetAttribute = lt::get_preference,
           .cublasLtMatmulAlgoGetHeuristic = lt::heuristic,
           .cublasLtMatmulAlgoCheck = lt::check,
           .cublasLtMatmulAlgoConfigGetAttribute = lt::get_config};

@@ -12,12 +12,7 @@ namespace emu::fakes {
 struct Matrix {
   Element type = Element::kNone;
   int64_t rows = 0, cols = 0, ld = 0;
-  bool row_major = false;
-  int64_t batch_stride = 0;  // elements
-
-  int64_t index(int64_t row, int64_t col, int64_t batch) const {
-    return batch * batch_stride + (row_major ? row * ld + col : col * ld + row);
-  }
+  int64_t index(int64_t row, int64_t col) const { return col * ld + row; }
   bool operator==(const Matrix&) const = default;
 };
 
@@ -29,16 +24,14 @@ struct Scale {
 };
 
 struct Epilogue {
-  bool bias = false, relu = false, gelu = false, aux = false, d_relu = false, d_gelu = false;
-  bool bias_gradient = false;                   // of the rows of D, after dReLU or dGELU
+  bool bias = false, gelu = false, d_gelu = false;
   bool gradient_a = false, gradient_b = false;  // sums of A's rows or B's columns
-  bool needs_bias_pointer() const { return bias || bias_gradient || gradient_a || gradient_b; }
-  bool needs_aux() const { return aux || d_relu || d_gelu; }
-  bool aux_is_bits() const { return relu || d_relu; }
+  bool needs_bias_pointer() const { return bias || gradient_a || gradient_b; }
+  bool needs_aux() const { return gelu || d_gelu; }
 };
 
 struct Product {  // D [m, n] = epilogue(alpha * op(A) [m, k] * op(B) [k, n] + beta * C)
-  int64_t m = 0, n = 0, k = 0, batch = 1;
+  int64_t m = 0, n = 0, k = 0;
   Matrix a, b, c, d;
   bool transpose_a = false, transpose_b = false;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -47,18 +40,11 @@ struct Product {  // D [m, n] = epilogue(alpha * op(A) [m, k] * op(B) [k, n] + b
   Epilogue epilogue;
   void* bias = nullptr;
   Element bias_type = Element::kNone;
-  int64_t bias_batch_stride = 0;
-  void* aux = nullptr;
-  Element aux_type = Element::kNone;
-  int64_t aux_ld = 0, aux_batch_stride = 0;
+  void* aux = nullptr;  // of D's type
+  int64_t aux_ld = 0;
   Scale scale_a, scale_b;
-  const float* scale_d = nullptr;
-  const float* scale_aux = nullptr;
-  float* amax_d = nullptr;
-  float* amax_aux = nullptr;
-  int32_t multiprocessors = 0;  // 0: all
-  int code_sum_bits = 24;       // kept of sums of FP8 numbers,
-  bool promotes = true;         // which are added in fp32 after every 128 terms (not with ..._FAST_ACCUM)
+  int code_sum_bits = 24;  // kept of sums of FP8 numbers,
+  bool promotes = true;    // which are added in fp32 after every 128 terms (not with ..._FAST_ACCUM)
   Tf32 tf32 = Tf32::kRound;
 
   bool fp8() const { return is_fp8(a.type) || is_fp8(b.type); }
@@ -84,8 +70,5 @@ struct Layouts {
 
 // Reads the descriptors and checks everything that does not need the pointers of A, B, C and D.
 Verdict describe_product(cublasLtMatmulDesc_t desc, const Layouts& layouts, const MachineDevice& device, Product* out);
-
-// Are the types possible at all? For cublasLtMatmulAlgoInit() and ...GetIds().
-Verdict check_types(cublasComputeType_t compute, Element a, Element b, Element c, Element d);
 
 }  // namespace emu::fakes

@@ -19,13 +19,11 @@ Roofline read_limits(cublasLtMatmulPreference_t preference) {
           .alignment_a = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES),
           .alignment_b = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES),
           .alignment_c = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES),
-          .alignment_d = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES),
-          .waves = a.get<float>(CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT),
-          .implementations = a.get<uint64_t>(CUBLASLT_MATMUL_PREF_IMPL_MASK)};
+          .alignment_d = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)};
 }
 
-// Copies one value or a list out, with the rules that all Get functions share.
-cublasStatus_t copy_out(const char* function, const void* value, size_t size, bool list, void* buffer, size_t bytes,
+// Copies one value out, with the rules that all Get functions share.
+cublasStatus_t copy_out(const char* function, const void* value, size_t size, void* buffer, size_t bytes,
                         size_t* written) {
   auto invalid = [&](const char* why) { return refuse(function, {CUBLAS_STATUS_INVALID_VALUE, why}); };
   if (bytes == 0) {
@@ -34,7 +32,7 @@ cublasStatus_t copy_out(const char* function, const void* value, size_t size, bo
     return CUBLAS_STATUS_SUCCESS;
   }
   if (buffer == nullptr) return invalid("the buffer is NULL");
-  if (list ? bytes < size : bytes != size) return invalid("sizeInBytes is not the size of the attribute");
+  if (bytes != size) return invalid("sizeInBytes is not the size of the attribute");
   std::memcpy(buffer, value, size);
   if (written) *written = size;
   return CUBLAS_STATUS_SUCCESS;
@@ -106,10 +104,6 @@ cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cub
   if (!fake().lives(preference, kPreference)) {
     return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, "the preference is not a live one"});
   }
-  if (as_preference(preference).attributes.get<uint32_t>(CUBLASLT_MATMUL_PREF_SEARCH_MODE) !=
-      CUBLASLT_SEARCH_BEST_FIT) {
-    return refuse(name, {CUBLAS_STATUS_NOT_SUPPORTED, "search modes other than BEST_FIT are not emulated"});
-  }
   std::vector<Algorithm> found = candidates(product, read_limits(preference), device);
   if (found.empty()) {
     return refuse(name,
@@ -175,7 +169,7 @@ cublasStatus_t get_config(const cublasLtMatmulAlgo_t* packed, cublasLtMatmulAlgo
   }
   Field field = config_field(&algorithm, attribute);
   if (field.value == nullptr) return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, text("no attribute ", int(attribute))});
-  return copy_out(name, field.value, field.bytes, false, buffer, bytes, written);
+  return copy_out(name, field.value, field.bytes, buffer, bytes, written);
 }
 
 }  // namespace lt

@@ -28,22 +28,21 @@ TEST_F(CublasLt, EveryFunctionOfTheTableIsThere) {
   for_each_function(lt, [](const char* name, auto function) { EXPECT_NE(function, nullptr) << name; });
 }
 
-TEST_F(CublasLt, TypesTransposesAndOrders) {
+TEST_F(CublasLt, TypesAndTransposes) {
   struct Types {
     Element ab, d;
-  } all[] = {{Element::kBf16, Element::kBf16}, {Element::kBf16, Element::kF32}, {Element::kF16, Element::kF16},
-             {Element::kF16, Element::kF32},   {Element::kF32, Element::kF32},  {Element::kF64, Element::kF64}};
+  } all[] = {{Element::kBf16, Element::kBf16},
+             {Element::kBf16, Element::kF32},
+             {Element::kF16, Element::kF16},
+             {Element::kF16, Element::kF32},
+             {Element::kF32, Element::kF32}};
   uint64_t seed = 0;
   for (const Types& types : all) {
-    for (int bits = 0; bits < 32; ++bits) {
+    for (int bits = 0; bits < 12; ++bits) {
       LtCase c{.m = 24, .n = 16, .k = 40, .ab = types.ab, .d = types.d, .alpha = 0.75, .seed = ++seed};
-      if (types.d == Element::kF64) c.compute = CUBLAS_COMPUTE_64F;
       c.transpose_a = bits & 1;
       c.transpose_b = bits & 2;
-      c.row_a = bits & 4;
-      c.row_b = bits & 8;
-      c.row_d = bits & 16;
-      c.pad = bits % 3 * 8;
+      c.pad = bits / 4 * 8;
       right(c);
     }
   }
@@ -72,43 +71,25 @@ TEST_F(CublasLt, AccumulatesIntoCOutOfPlaceAndInPlace) {
 }
 
 TEST_F(CublasLt, Epilogues) {
-  for (uint32_t epilogue :
-       {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_AUX, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU_BIAS,
-        CUBLASLT_EPILOGUE_RELU_AUX_BIAS, CUBLASLT_EPILOGUE_DRELU, CUBLASLT_EPILOGUE_DRELU_BGRAD, CUBLASLT_EPILOGUE_GELU,
-        CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB}) {
+  for (uint32_t epilogue : {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                            CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB}) {
     for (Element d : {Element::kBf16, Element::kF32}) {
       right({.m = 40, .n = 24, .k = 32, .d = d, .epilogue = epilogue});
-      right({.m = 40, .n = 24, .k = 32, .batch = 2, .d = d, .transpose_a = true, .epilogue = epilogue, .beta = 1});
+      right({.m = 40, .n = 24, .k = 32, .d = d, .transpose_a = true, .epilogue = epilogue, .beta = 1});
     }
   }
 }
 
 TEST_F(CublasLt, Fp8WithScales) {
-  for (Element d : {Element::kBf16, Element::kF16, Element::kF32, Element::kE4m3}) {
+  for (Element d : {Element::kBf16, Element::kF16, Element::kF32}) {
     for (Element b : {Element::kE4m3, Element::kE5m2}) {
       LtCase c{.m = 32, .n = 48, .k = 64, .ab = Element::kE4m3, .b = b, .d = d, .transpose_a = true, .scales = true};
-      if (is_fp8(d)) c.c = Element::kBf16;
       right(c);
       c.epilogue = CUBLASLT_EPILOGUE_BIAS;
       c.beta = 1;
       right(c);
     }
   }
-}
-
-TEST_F(CublasLt, Fp8OutputsSaturate) {
-  LtBench bench(machine, lt,
-                {.m = 16,
-                 .n = 16,
-                 .k = 512,
-                 .ab = Element::kE4m3,
-                 .c = Element::kBf16,
-                 .d = Element::kE4m3,
-                 .transpose_a = true,
-                 .alpha = 1e6});
-  ASSERT_EQ(bench.run(), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
-  for (int64_t i = 0; i < 256; ++i) EXPECT_EQ(std::abs(bench.d_values[i]), 448.0);
 }
 
 TEST_F(CublasLt, Fp8OuterVectorAndBlockScales) {
