@@ -31,7 +31,6 @@ struct LaunchConfig {
   cudaStream_t stream = nullptr;
   unsigned cluster = 1;                         // blocks along x in a cluster; sm_90 and later
   bool programmatic = programmatic_launches();  // sm_90 and later
-  bool cooperative = false;                     // all blocks are resident, so they may wait for each other
 };
 
 // Dynamic shared memory above 48 KiB minus the static part (small here) must be requested; the limit is the GPU's
@@ -48,7 +47,7 @@ cudaError_t ask_for_shared(void (*kernel)(P...), size_t bytes) {
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
   if (const cudaError_t error = ask_for_shared(kernel, c.shared_bytes); error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[3];
+  cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   if (c.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
@@ -57,10 +56,6 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
   if (c.programmatic) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (c.cooperative) {
-    attributes[count].id = cudaLaunchAttributeCooperative;
-    attributes[count++].val.cooperative = 1;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = c.grid;
@@ -81,10 +76,8 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
   const emu::Trampoline call = [](void* function, void* bytes) {
     std::apply(reinterpret_cast<void (*)(P...)>(function), *static_cast<Parameters*>(bytes));
   };
-  const auto slots = emu::parameter_slots(parameters);
-  return emu::launch_raw(
-      {reinterpret_cast<void*>(kernel), call, &parameters, sizeof parameters, slots.data(), slots.size()},
-      {c.grid, c.block, c.shared_bytes, c.stream, c.cluster, c.programmatic, c.cooperative});
+  return emu::launch_raw({reinterpret_cast<void*>(kernel), call, &parameters, sizeof parameters},
+                         {c.grid, c.block, c.shared_bytes, c.stream, c.cluster, c.programmatic});
 }
 #endif
 

@@ -15,7 +15,7 @@ struct Lanes {
   unsigned mask;
 };
 using Finish = void (*)(Lanes&);
-enum class Collective { kShuffle, kVote, kReduce, kMatch, kElect, kSyncwarp, kLdmatrix, kStmatrix, kMma, kSetmaxnreg };
+enum class Collective { kShuffle, kVote, kReduce, kMatch, kSyncwarp, kLdmatrix, kMma, kSetmaxnreg };
 void warp_collective(Collective kind, unsigned mask, const void* in, void* out, Finish finish);
 
 struct ShuffleInput {

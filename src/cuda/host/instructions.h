@@ -10,21 +10,16 @@ namespace emu::ptx {
 // ---- addresses and clusters
 uint32_t shared_address(const void* pointer);                  // offset in the block's own shared memory
 uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same object's address in another block (mapa)
-void* cluster_pointer(void* pointer, uint32_t rank);           // its generic pointer
-uint32_t cluster_rank();
-uint32_t cluster_size();
-void cluster_arrive();  // barrier.cluster.arrive.release
-void cluster_wait();    // barrier.cluster.wait.acquire
+void cluster_arrive();                                         // barrier.cluster.arrive.release
+void cluster_wait();                                           // barrier.cluster.wait.acquire
 
 // ---- scoped loads and stores of 32-bit flags in global memory, at gpu scope
 uint32_t load_acquire(const uint32_t* flag);
 void store_release(uint32_t* flag, uint32_t value);
-uint32_t add_release(uint32_t* flag, uint32_t value);  // returns the old value
-void store_for_host(uint64_t* to, uint64_t value);     // 64 bits to pinned memory, at system scope
+void store_for_host(uint64_t* to, uint64_t value);  // 64 bits to pinned memory, at system scope
 
-// ---- matrices from and to shared memory: 8x8 of 16-bit elements, rows of 16 bytes
+// ---- matrices from shared memory: 8x8 of 16-bit elements, rows of 16 bytes
 void load_matrices(uint32_t* registers, int count, bool transpose, const void* row);
-void store_matrices(const uint32_t* registers, int count, bool transpose, void* row);
 
 // ---- mma.sync: D (fp32) += A B, row by column
 enum class MmaType { kBfloat16, kFloat16, kTf32, kE4m3, kE5m2 };
@@ -43,31 +38,18 @@ void copy_async_wait(unsigned groups_left);
 
 // ---- named barriers, warps, launches
 void bar_sync(int id, int threads);
-void bar_arrive(int id, int threads);
-bool elect_one();
 void setmaxnreg(int count);
 void griddep_wait();
 void griddep_launch();
 
 // ---- mbarrier
 void mbar_init(uint64_t* barrier, uint32_t arrivals);
-void mbar_invalidate(uint64_t* barrier);
 void mbar_arrive(uint64_t* barrier);
 void mbar_arrive_remote(uint32_t cluster_address);
 void mbar_expect_bytes(uint64_t* barrier, uint32_t bytes);  // arrive.expect_tx
 void mbar_wait(uint64_t* barrier, uint32_t parity, bool cluster_scope);
-bool mbar_test(uint64_t* barrier, uint32_t parity);
 void fence_mbar_init();
-void fence_proxy_async();         // shared memory
-void fence_proxy_async_global();  // global memory
-
-// ---- cp.async.bulk: flat copies
-void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier);
-void bulk_store(void* to, const void* from, uint32_t bytes);
-enum class BulkReduction { kAddFloat32, kAddFloat16, kAddBfloat16 };
-void bulk_reduce(void* to, const void* from, uint32_t bytes, BulkReduction kind);
-void bulk_commit();
-void bulk_wait(unsigned groups_left, bool read_only);
+void fence_proxy_async();  // shared memory
 
 // ---- TMA: tiles of tensors; coordinates innermost first
 struct Coordinates {
@@ -77,7 +59,8 @@ struct Coordinates {
 void tma_load(void* to, const CUtensorMap* map, uint64_t* barrier, const Coordinates& tile);
 void tma_load_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, uint16_t blocks, const Coordinates& tile);
 void tma_store(const CUtensorMap* map, const void* from, const Coordinates& tile);
-void tma_reduce_add(const CUtensorMap* map, const void* from, const Coordinates& tile);
+void bulk_commit();
+void bulk_wait_read(unsigned groups_left);
 
 // ---- wgmma: D (64 x n, fp32) = A B + (accumulate ? D : 0)
 struct Wgmma {

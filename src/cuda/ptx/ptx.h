@@ -61,9 +61,6 @@ PTX_FUNCTION void cp_async_wait() {
 
 // ---- named barriers 1..15 among `threads` threads of the block, a multiple of 32
 PTX_FUNCTION void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-PTX_FUNCTION void bar_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 // ---- flags between blocks, at gpu scope; in a wait loop call __nanosleep after each load
 PTX_FUNCTION uint32_t load_acquire(const uint32_t* flag) {
@@ -73,11 +70,6 @@ PTX_FUNCTION uint32_t load_acquire(const uint32_t* flag) {
 }
 PTX_FUNCTION void store_release(uint32_t* flag, uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-PTX_FUNCTION uint32_t add_release(uint32_t* flag, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(flag), "r"(value) : "memory");
-  return old;
 }
 
 // ---- to pinned memory, for the host: one 64-bit store, since a store of a two-word vector need not be atomic
@@ -101,13 +93,6 @@ PTX_FUNCTION void griddep_wait() {}
 PTX_FUNCTION void griddep_launch() {}
 #endif
 
-#if PTX_SM90
-PTX_FUNCTION bool elect_one() {  // true in one lane of the full warp
-  uint32_t chosen;
-  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(chosen)::"memory");
-  return chosen;
-}
-#endif
 #if PTX_SM90A
 template <int Count>
 PTX_FUNCTION void registers_increase() {
@@ -121,44 +106,22 @@ PTX_FUNCTION void registers_decrease() {
 
 // ---- clusters
 #if PTX_SM90
-PTX_FUNCTION uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-PTX_FUNCTION uint32_t cluster_size() {
-  uint32_t size;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
 PTX_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 PTX_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Maps a shared-memory object to that of block `rank` of the cluster: an address for mbar_arrive_remote(), and a
-// pointer.
+// Maps a shared-memory object to the address of that of block `rank` of the cluster.
 PTX_FUNCTION uint32_t cluster_address(const void* p, uint32_t rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-template <class T>
-PTX_FUNCTION T* cluster_pointer(T* p, uint32_t rank) {
-  T* there;
-  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
-  return there;
-}
 #endif
 
 #else  // the emulated GPU
 #define PTX_FUNCTION inline
-using emu::ptx::add_release;
-using emu::ptx::bar_arrive;
 using emu::ptx::bar_sync;
 using emu::ptx::cluster_address;
 using emu::ptx::cluster_arrive;
-using emu::ptx::cluster_rank;
-using emu::ptx::cluster_size;
 using emu::ptx::cluster_wait;
-using emu::ptx::elect_one;
 using emu::ptx::exp2_approx;
 using emu::ptx::griddep_launch;
 using emu::ptx::griddep_wait;
@@ -186,10 +149,6 @@ void registers_increase() {
 template <int Count>
 void registers_decrease() {
   emu::ptx::setmaxnreg(Count);
-}
-template <class T>
-T* cluster_pointer(T* p, uint32_t rank) {
-  return static_cast<T*>(emu::ptx::cluster_pointer(p, rank));
 }
 #endif
 // Every kernel calls this before it reads or writes global memory: a programmatic launch starts it while earlier

@@ -1,41 +1,22 @@
-// Part of cuda/ptx/ptx.h: mbarriers, proxy fences, bulk copies and TMA (sm_90).
+// Part of cuda/ptx/ptx.h: mbarriers, proxy fences and TMA (sm_90).
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::ptx {
 
 #ifndef __CUDACC__
 using emu::ptx::bulk_commit;
-using emu::ptx::bulk_load;
-using emu::ptx::bulk_store;
 using emu::ptx::fence_mbar_init;
 using emu::ptx::fence_proxy_async;
-using emu::ptx::fence_proxy_async_global;
 using emu::ptx::mbar_arrive;
-using emu::ptx::mbar_arrive_remote;
 using emu::ptx::mbar_expect_bytes;
 using emu::ptx::mbar_init;
-using emu::ptx::mbar_invalidate;
-using emu::ptx::mbar_test;
 
-inline void mbar_arrive_remote_after_reads(uint32_t cluster_address) { mbar_arrive_remote(cluster_address); }
+inline void mbar_arrive_remote_after_reads(uint32_t cluster_address) { emu::ptx::mbar_arrive_remote(cluster_address); }
 inline void mbar_wait(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, false); }
 inline void mbar_wait_to_copy(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, true); }
 template <int GroupsLeft>
 void bulk_wait_read() {
-  emu::ptx::bulk_wait(GroupsLeft, true);
-}
-template <int GroupsLeft>
-void bulk_wait() {
-  emu::ptx::bulk_wait(GroupsLeft, false);
-}
-inline void bulk_reduce_add(float* to, const float* from, uint32_t bytes) {
-  emu::ptx::bulk_reduce(to, from, bytes, emu::ptx::BulkReduction::kAddFloat32);
-}
-inline void bulk_reduce_add(__nv_bfloat16* to, const __nv_bfloat16* from, uint32_t bytes) {
-  emu::ptx::bulk_reduce(to, from, bytes, emu::ptx::BulkReduction::kAddBfloat16);
-}
-inline void bulk_reduce_add(__half* to, const __half* from, uint32_t bytes) {
-  emu::ptx::bulk_reduce(to, from, bytes, emu::ptx::BulkReduction::kAddFloat16);
+  emu::ptx::bulk_wait_read(GroupsLeft);
 }
 template <class... C>
 void tma_load(void* to, const CUtensorMap* map, uint64_t* barrier, C... coordinates) {
@@ -49,24 +30,14 @@ template <class... C>
 void tma_store(const CUtensorMap* map, const void* from, C... coordinates) {
   emu::ptx::tma_store(map, from, {{coordinates...}, sizeof...(C)});
 }
-template <class... C>
-void tma_reduce_add(const CUtensorMap* map, const void* from, C... coordinates) {
-  emu::ptx::tma_reduce_add(map, from, {{coordinates...}, sizeof...(C)});
-}
 
 #elif PTX_SM90
 // ---- mbarriers. A wait passes once the phase of that parity has completed; phases are 0, 1, 0, ... from init on.
 PTX_FUNCTION void mbar_init(uint64_t* b, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-PTX_FUNCTION void mbar_invalidate(uint64_t* b) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
-}
 PTX_FUNCTION void mbar_arrive(uint64_t* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-PTX_FUNCTION void mbar_arrive_remote(uint32_t cluster_address) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
 // Remote arrival of a thread that has only read: with release at cluster scope it would wait for all memory accesses of
 // the warp, at GPU scope.
@@ -88,49 +59,15 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
 // arrivals. The async proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier waits in
 // the same way.
 PTX_FUNCTION void mbar_wait_to_copy(uint64_t* b, uint32_t parity) { mbar_wait(b, parity); }
-PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-               : "=r"(done)
-               : "r"(shared_address(b)), "r"(parity)
-               : "memory");
-  return done;
-}
 PTX_FUNCTION void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // Makes this thread's writes visible to the async proxy: bulk copies, TMA, wgmma.
 PTX_FUNCTION void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-PTX_FUNCTION void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// ---- flat bulk copies: 16-byte aligned, multiples of 16 bytes
-PTX_FUNCTION void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-PTX_FUNCTION void bulk_store(void* to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
-               "r"(bytes)
-               : "memory");
-}
-#define PTX_BULK_REDUCE(type, instruction)                                                                       \
-  PTX_FUNCTION void bulk_reduce_add(type* to, const type* from, uint32_t bytes) {                                \
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." instruction " [%0], [%1], %2;" ::"l"(to), \
-                 "r"(shared_address(from)), "r"(bytes)                                                           \
-                 : "memory");                                                                                    \
-  }
-PTX_BULK_REDUCE(float, "add.f32")
-PTX_BULK_REDUCE(__nv_bfloat16, "add.noftz.bf16")
-PTX_BULK_REDUCE(__half, "add.noftz.f16")
-#undef PTX_BULK_REDUCE
+// ---- groups of TMA stores
 PTX_FUNCTION void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int GroupsLeft>  // shared memory may be reused; global writes may still be in flight
 PTX_FUNCTION void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GroupsLeft) : "memory");
-}
-template <int GroupsLeft>
-PTX_FUNCTION void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(GroupsLeft) : "memory");
 }
 
 // ---- TMA: coordinates innermost first, two to four of them
@@ -154,12 +91,6 @@ PTX_FUNCTION void bulk_wait() {
   }                                                                                                              \
   PTX_FUNCTION void tma_store(const CUtensorMap* map, const void* from, PTX_UNWRAP parameters) {                 \
     asm volatile("cp.async.bulk.tensor." dimensions ".global.shared::cta.tile.bulk_group [%0, {" at2             \
-                 "}], [%1];" ::"l"(map),                                                                         \
-                 "r"(shared_address(from)), PTX_UNWRAP operands                                                  \
-                 : "memory");                                                                                    \
-  }                                                                                                              \
-  PTX_FUNCTION void tma_reduce_add(const CUtensorMap* map, const void* from, PTX_UNWRAP parameters) {            \
-    asm volatile("cp.reduce.async.bulk.tensor." dimensions ".global.shared::cta.add.tile.bulk_group [%0, {" at2  \
                  "}], [%1];" ::"l"(map),                                                                         \
                  "r"(shared_address(from)), PTX_UNWRAP operands                                                  \
                  : "memory");                                                                                    \

@@ -1,4 +1,4 @@
-// Part of cuda/ptx/ptx.h: ldmatrix, stmatrix and mma.sync.
+// Part of cuda/ptx/ptx.h: ldmatrix and mma.sync.
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::ptx {
@@ -25,29 +25,6 @@ PTX_FUNCTION void ldmatrix(uint32_t (&r)[Count], const void* row) {
 #undef LDMATRIX
 }
 
-#if PTX_SM90
-template <int Count, bool Transpose = false>
-PTX_FUNCTION void stmatrix(void* row, const uint32_t (&r)[Count]) {
-  static_assert(Count == 1 || Count == 2 || Count == 4);
-  const uint32_t at = shared_address(row);
-#define STMATRIX(shape, inputs, ...)                                                                                 \
-  if constexpr (Transpose) {                                                                                         \
-    asm volatile("stmatrix.sync.aligned.m8n8." shape ".trans.shared.b16 [%0], " inputs ::"r"(at), __VA_ARGS__        \
-                 : "memory");                                                                                        \
-  } else {                                                                                                           \
-    asm volatile("stmatrix.sync.aligned.m8n8." shape ".shared.b16 [%0], " inputs ::"r"(at), __VA_ARGS__ : "memory"); \
-  }
-  if constexpr (Count == 1) {
-    STMATRIX("x1", "{%1};", "r"(r[0]))
-  } else if constexpr (Count == 2) {
-    STMATRIX("x2", "{%1, %2};", "r"(r[0]), "r"(r[1]))
-  } else {
-    STMATRIX("x4", "{%1, %2, %3, %4};", "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]))
-  }
-#undef STMATRIX
-}
-#endif
-
 // D[16, 8] (fp32) += A[16, k] B[k, 8], k of 32 bytes: 16 for bf16 and fp16, 8 for tf32, 32 for fp8.
 #define PTX_MMA(name, shape, a_type, b_type)                                              \
   PTX_FUNCTION void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
@@ -71,10 +48,6 @@ PTX_MMA(mma_e5m2_e4m3, "m16n8k32", "e5m2", "e4m3")
 template <int Count, bool Transpose = false>
 PTX_CALLER void ldmatrix(uint32_t (&r)[Count], const void* row) {
   emu::ptx::load_matrices(r, Count, Transpose, row);
-}
-template <int Count, bool Transpose = false>
-PTX_CALLER void stmatrix(void* row, const uint32_t (&r)[Count]) {
-  emu::ptx::store_matrices(r, Count, Transpose, row);
 }
 #define PTX_MMA(name, a_type, b_type)                                               \
   inline void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \

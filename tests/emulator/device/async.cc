@@ -1,5 +1,5 @@
-// The block's asynchronous engine, cp.async, and flat bulk copies. Targets hold NaN and count as in flight until the
-// copy has happened: at the wait (cp.async) or at a random later moment (bulk copies and TMA).
+// The block's asynchronous engine, cp.async, and what all TMA copies share. Targets hold NaN and count as in flight
+// until the copy has happened: at the wait (cp.async) or at a random later moment (TMA).
 #include <algorithm>
 
 #include "cuda/host/instructions.h"
@@ -58,9 +58,7 @@ void check_async_at_exit() {
   if (!f.copies.empty() || !f.copy_groups.empty()) {
     fail(Fault::kInFlight, "thread exits with cp.async copies never waited for");
   }
-  const bool unread =
-      std::any_of(f.bulk_groups.begin(), f.bulk_groups.end(), [](const BulkGroup& g) { return !g.read; });
-  if (!f.bulk.empty() || unread) {
+  if (!f.bulk.empty() || !f.bulk_groups.empty()) {
     fail(Fault::kInFlight, "thread exits without waiting for its bulk stores to have read shared memory");
   }
 }
@@ -71,7 +69,7 @@ void check_async_at_exit(const Block& leaving) {
   }
 }
 
-// ---- pieces of bulk copies, shared with tma.cc
+// ---- pieces of tiles, for tma.cc
 void begin_load(Block& to_block, const std::vector<Piece>& pieces, unsigned number) {
   const uint64_t stamp =
       make_stamp({operation().id, to_block.number, to_block.size + kAsyncShared, number}) | kStampProxy;
@@ -97,32 +95,31 @@ void finish_load(const std::vector<Piece>& pieces) {
   }
 }
 
-void begin_store(const std::vector<Piece>& pieces, unsigned number, int access) {
+void begin_store(const std::vector<Piece>& pieces, unsigned number) {
   const Block& b = block();
   const uint64_t reading = make_stamp({operation().id, b.number, b.size + kAsyncShared, number}) | kStampProxy;
-  const uint64_t writing = make_stamp({operation().id, b.number, b.size + kAsyncGlobal, number}) | kStampProxy |
-                           (access & kAtomic ? kStampAtomic : 0);
+  const uint64_t writing = make_stamp({operation().id, b.number, b.size + kAsyncGlobal, number}) | kStampProxy;
   for (const Piece& p : pieces) {
     note(p.shared, p.bytes, kRead | kAsyncProxy);
     restamp(p.shared, p.bytes, false, reading);
     if (!p.global) continue;
-    note(p.global, p.valid, access);
+    note(p.global, p.valid, kWrite);
     restamp(p.global, p.valid, true, writing);
   }
 }
 
-void queue_store(std::vector<Piece> pieces, void (*apply)(uint8_t*, const uint8_t*, uint32_t), int access) {
+void queue_store(std::vector<Piece> pieces) {
   Block& b = block();
-  begin_store(pieces, b.next_async, access);
+  begin_store(pieces, b.next_async);
   auto buffer = std::make_shared<std::vector<uint8_t>>();
   auto list = std::make_shared<std::vector<Piece>>(std::move(pieces));
   const auto read = [buffer, list] {
     for (const Piece& p : *list) buffer->insert(buffer->end(), p.shared, p.shared + p.bytes);
   };
-  const auto write = [buffer, list, apply] {
+  const auto write = [buffer, list] {
     size_t at = 0;
     for (const Piece& p : *list) {
-      if (p.global) apply(p.global, buffer->data() + at, p.valid);
+      if (p.global) memcpy(p.global, buffer->data() + at, p.valid);
       at += p.bytes;
     }
   };
@@ -163,59 +160,22 @@ void copy_async_wait(unsigned groups_left) {
   }
 }
 
-namespace {
-std::vector<Piece> flat_pieces(void* shared, void* global, uint32_t bytes) {
-  require_capability(90, "cp.async.bulk");
-  check_aligned(shared, 16, "cp.async.bulk shared address");
-  check_aligned(global, 16, "cp.async.bulk global address");
-  if (!bytes || bytes % 16) fail(Fault::kConfigure, "cp.async.bulk of %u bytes; a multiple of 16 is needed", bytes);
-  return {{static_cast<uint8_t*>(shared), static_cast<uint8_t*>(global), bytes, bytes}};
-}
-}  // namespace
-
-void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  Block& b = block();
-  const auto pieces = flat_pieces(to, const_cast<void*>(from), bytes);
-  Mbarrier& m = find_mbarrier(barrier, false);
-  if (!m.fenced) fail(Fault::kProxy, "cp.async.bulk on an mbarrier whose init was not followed by fence.mbarrier_init");
-  const unsigned number = b.next_async;
-  begin_load(b, pieces, number);
-  add_async(b, true, {[pieces, &b, &m, number] {
-              finish_load(pieces);
-              complete_bytes(b, m, pieces[0].bytes, number);
-            }});
-}
-
-void bulk_store(void* to, const void* from, uint32_t bytes) {
-  queue_store(
-      flat_pieces(const_cast<void*>(from), to, bytes),
-      [](uint8_t* global, const uint8_t* shared, uint32_t n) { memcpy(global, shared, n); }, kWrite);
-}
-
-void bulk_reduce(void* to, const void* from, uint32_t bytes, BulkReduction kind) {
-  queue_store(flat_pieces(const_cast<void*>(from), to, bytes), reduction_of(kind), kWrite | kAtomic);
-}
-
 void bulk_commit() {
   Fiber& f = fiber();
-  f.bulk_groups.push_back({std::move(f.bulk), false});
+  f.bulk_groups.push_back(std::move(f.bulk));
   f.bulk.clear();
 }
 
-void bulk_wait(unsigned groups_left, bool read_only) {
+void bulk_wait_read(unsigned groups_left) {
   Fiber& f = fiber();
   Block& b = *f.block;
   auto& groups = f.bulk_groups;
-  for (size_t g = 0; g + groups_left < groups.size(); ++g) {
-    groups[g].read = true;
-    for (const unsigned number : groups[g].numbers) {
-      run_async(b, number, read_only ? 1 : 2);
-      if (!kCheck) continue;
-      for (uint32_t e = 0; e < (read_only ? 1 : kAsyncEngines); ++e) {
-        f.ticks[b.size + e] = std::max(f.ticks[b.size + e], number + 1);
-      }
+  while (groups.size() > groups_left) {
+    for (const unsigned number : groups.front()) {
+      run_async(b, number, 1);
+      if (kCheck) f.ticks[b.size] = std::max(f.ticks[b.size], number + 1);
     }
+    groups.erase(groups.begin());
   }
-  if (!read_only && groups.size() > groups_left) groups.erase(groups.begin(), groups.end() - groups_left);
 }
 }  // namespace emu::ptx

@@ -56,7 +56,7 @@ void block_barrier(const char* path, int line) {
 }
 
 namespace {
-void named_barrier(int id, int threads, bool wait) {
+void named_barrier(int id, int threads) {
   Block& b = block();
   if (id < 1 || id > 15) fail(Fault::kConfigure, "named barrier %d: 1 to 15 exist (0 is __syncthreads)", id);
   if (threads <= 0 || threads % 32 || unsigned(threads) > b.size) {
@@ -70,7 +70,7 @@ void named_barrier(int id, int threads, bool wait) {
   barrier.expected = unsigned(threads);
   release_to(barrier.clock, b);
   if (++barrier.arrived == barrier.expected) {
-    if (wait) acquire_from(barrier.clock, b, true);
+    acquire_from(barrier.clock, b, true);
     for (Thread* t : barrier.waiting) {
       if (kCheck) {
         join(t->fiber->ticks, barrier.clock.own);
@@ -79,7 +79,7 @@ void named_barrier(int id, int threads, bool wait) {
       wake(t);
     }
     barrier = {};
-  } else if (wait) {
+  } else {
     barrier.waiting.push_back(self());
     park(Wait::kBarrier, {"named barrier%s %ld of %ld threads", "", {id, threads}});
   }
@@ -89,11 +89,7 @@ void named_barrier(int id, int threads, bool wait) {
 
 namespace emu::ptx {
 
-void bar_sync(int id, int threads) { named_barrier(id, threads, true); }
-void bar_arrive(int id, int threads) { named_barrier(id, threads, false); }
-
-uint32_t cluster_rank() { return block().cluster_rank; }
-uint32_t cluster_size() { return block().cluster->size; }
+void bar_sync(int id, int threads) { named_barrier(id, threads); }
 
 void cluster_arrive() {
   require_capability(90, "barrier.cluster");

@@ -94,13 +94,11 @@ extern const bool kChecking;  // linked with the check variant of the device hal
 uint64_t schedule_seed();
 
 // ---- tensor maps: how cuTensorMapEncodeTiled fills the 128 bytes that the TMA engine reads
-enum class TensorType : uint32_t { kInteger, kFloat32, kFloat16, kBfloat16 };  // reductions need it
 struct TensorMap {
   uint64_t magic;
   uint8_t* base;
   uint32_t rank, element_bytes;
-  uint32_t swizzle;  // bytes of the swizzled row: 0, 32, 64 or 128
-  TensorType type;
+  uint32_t swizzle;     // bytes of the swizzled row: 0, 32, 64 or 128
   uint64_t dims[5];     // innermost first; 1 beyond the rank
   uint64_t strides[5];  // bytes; [0] unused, 0 beyond the rank
   uint16_t box[5];      // elements; 1 beyond the rank

@@ -154,10 +154,6 @@ bool check_launch(const GridLaunch& launch) {
     return report(Fault::kRefused,
                   name + ": " + std::to_string(blocks) + " blocks; a checked launch has at most 65536");
   }
-  if (s.cooperative && blocks > kWindows) {
-    return report(Fault::kRefused, name + ": a cooperative launch of " + std::to_string(blocks) +
-                                       " blocks; at most 1024 can be resident");
-  }
   if (s.cluster < 1 || s.cluster > 16 || s.grid.x % s.cluster) {
     return report(Fault::kConfigure, name + ": clusters of " + std::to_string(s.cluster) +
                                          " blocks in a grid of width " + std::to_string(s.grid.x));
@@ -189,7 +185,7 @@ bool run_grid(const GridLaunch& launch) {
   grid.device = launch.operation.device;
   const LaunchShape& s = launch.shape;
   const uint64_t clusters = block_count(s.grid) / s.cluster;
-  const uint64_t gang_clusters = s.cooperative ? clusters : std::min<uint64_t>(clusters, uint64_t(resident_blocks));
+  const uint64_t gang_clusters = std::min<uint64_t>(clusters, uint64_t(resident_blocks));
   std::vector<uint64_t> order(div_up(clusters, gang_clusters));
   std::iota(order.begin(), order.end(), uint64_t{0});
   ++launches_since_seed;
@@ -315,12 +311,6 @@ uint32_t cluster_address(const void* p, uint32_t rank) {
   }
   return (rank + 1) << 24 | shared_address(p);
 }
-void* cluster_pointer(void* p, uint32_t rank) {
-  const Block& mine = block();
-  const uint32_t offset = cluster_address(p, rank) & 0xffffff;
-  return mine.gang->blocks[mine.cluster->first + rank]->window + offset;
-}
-
 uint32_t load_acquire(const uint32_t* flag) {
   check_aligned(flag, 4, "ld.acquire", __builtin_return_address(0));
   note(flag, 4, kRead | kAtomic, __builtin_return_address(0));
@@ -345,12 +335,5 @@ void store_for_host(uint64_t* to, uint64_t value) {
     fail(Fault::kBounds, "store for the host to %p, which is not pinned memory", static_cast<void*>(to));
   note(to, 8, kWrite | kAtomic, __builtin_return_address(0));
   __atomic_store_n(to, value, __ATOMIC_RELAXED);
-}
-uint32_t add_release(uint32_t* flag, uint32_t value) {
-  check_aligned(flag, 4, "red.release", __builtin_return_address(0));
-  note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
-  release(flag);
-  atomic_changed();
-  return __atomic_fetch_add(flag, value, __ATOMIC_ACQ_REL);
 }
 }  // namespace emu::ptx

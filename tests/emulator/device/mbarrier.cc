@@ -53,16 +53,10 @@ void mbar_init(uint64_t* p, uint32_t arrivals) {
   note(p, 8, kWrite);
   if (!arrivals || arrivals >= 1u << 20) fail(Fault::kConfigure, "mbarrier.init with %u arrivals", arrivals);
   auto [entry, fresh] = block().mbarriers.try_emplace(p);
-  if (!fresh) fail(Fault::kMbarrier, "mbarrier.init of a live mbarrier; mbarrier.inval comes first");
+  if (!fresh) fail(Fault::kMbarrier, "mbarrier.init of a live mbarrier");
   Mbarrier& m = entry->second;
   m.count = m.pending = arrivals;
   m.owner = self()->linear;
-}
-
-void mbar_invalidate(uint64_t* p) {
-  const Mbarrier& m = find_mbarrier(p, false);
-  if (!m.waiting.empty() || m.bytes) fail(Fault::kMbarrier, "mbarrier.inval while threads or copies still use it");
-  block().mbarriers.erase(p);
 }
 
 void fence_mbar_init() {
@@ -102,19 +96,8 @@ void mbar_wait(uint64_t* p, uint32_t parity, bool cluster_scope) {
   acquire_from(m.done, block(), cluster_scope);
 }
 
-bool mbar_test(uint64_t* p, uint32_t parity) {
-  Mbarrier& m = find_mbarrier(p, false);
-  if ((m.phase & 1) == parity) {
-    yield();
-    return false;
-  }
-  acquire_from(m.done, block(), false);
-  return true;
-}
-
 void fence_proxy_async() {
   fiber().shared_proxy_fence = advance(fiber());
   fence_mbar_init();
 }
-void fence_proxy_async_global() { fiber().global_proxy_fence = advance(fiber()); }
 }  // namespace emu::ptx

@@ -236,7 +236,7 @@ void check_proxy(uint64_t writer, const uint8_t* p) {
   for (auto& b : block().gang->blocks) {
     if ((b->number & 0xffff) != s.block) continue;
     const Fiber& f = *b->threads[s.thread]->fiber;
-    if (s.tick < (shared ? f.shared_proxy_fence : f.global_proxy_fence)) return;
+    if (shared && s.tick < f.shared_proxy_fence) return;
     fail(Fault::kProxy,
          "async proxy touches %s byte %#zx written by thread %u with no fence.proxy.async after the write",
          shared ? "shared" : "global", shared ? size_t(p - b->window) : reinterpret_cast<size_t>(p), s.thread);

@@ -186,7 +186,7 @@ void yield() {
   if (++gang.idle_yields > kLeastIdleYields + kIdleYields * threads || ++gang.yields > kTotalYields) {
     if (!may_go_on(gang)) {
       fail(Fault::kDeadlock,
-           "spins without end; outside cooperative launches and clusters a block may wait only for one that has "
+           "spins without end; outside clusters a block may wait only for one that has "
            "started");
     }
   }

@@ -55,10 +55,6 @@ struct CopyAsync {
   const void* from;
   unsigned bytes, valid;
 };
-struct BulkGroup {  // stores and reductions of one cp.async.bulk group, by number in the block's engine
-  std::vector<unsigned> numbers;
-  bool read = false;
-};
 struct HeldAccumulator {  // the true value of wgmma accumulators, until a wait names them the registers hold NaN
   float* registers;
   std::vector<float> value;
@@ -70,7 +66,7 @@ struct FiberState {  // fresh for each launch
   Wait waiting = Wait::kReady;
   Reason reason;
   uint32_t tick = 1;
-  uint32_t shared_proxy_fence = 0, global_proxy_fence = 0;  // writes before these ticks are visible to the async proxy
+  uint32_t shared_proxy_fence = 0;  // writes before this tick are visible to the async proxy
   bool dependency_waited = false;
   int registers = 0;
   size_t register_changes = 0;
@@ -90,7 +86,7 @@ struct Fiber : FiberState {
   std::vector<CopyAsync> copies;
   std::vector<std::vector<CopyAsync>> copy_groups;  // oldest first, as all the groups here
   std::vector<unsigned> bulk;
-  std::vector<BulkGroup> bulk_groups;
+  std::vector<std::vector<unsigned>> bulk_groups;  // of stores, by their numbers in the block's engine
   std::vector<uint64_t> wgmma_groups;
   std::vector<HeldAccumulator> held;
   std::vector<ptx::Registers> taken;                       // by the fences since the last wait

@@ -1,14 +1,9 @@
-// ldmatrix, stmatrix and mma.sync, by the fragment tables of the PTX manual.
+// ldmatrix and mma.sync, by the fragment tables of the PTX manual.
 #include "cuda/host/instructions.h"
 #include "emulator/device/formats.h"
 #include "emulator/device/state.h"
 namespace emu {
 namespace {
-
-struct MatrixRegisters {
-  const void* row;
-  uint32_t* registers;
-};
 
 // Lane i holds, of matrix m, elements 2(i%4) and 2(i%4)+1 of row i/4; transposed: of column i/4.
 template <int Count, bool Transpose>
@@ -25,47 +20,18 @@ void finish_load_matrices(Lanes& lanes) {
   }
 }
 
-struct StoreMatrices {
-  const uint32_t* registers;
-  uint16_t* row;
-};
-template <int Count, bool Transpose>
-void finish_store_matrices(Lanes& lanes) {
-  Lanes rows = lanes;
-  for (int i = 0; i < 32; ++i) rows.in[i] = static_cast<const StoreMatrices*>(lanes.in[i])->row;
-  count_matrix_rows(rows, Count);
-  const auto row = [&](int m, int r) { return static_cast<const StoreMatrices*>(lanes.in[m * 8 + r])->row; };
-  for (int m = 0; m < Count; ++m) {
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t value = static_cast<const StoreMatrices*>(lanes.in[i])->registers[m];
-      const int major = i / 4, minor = 2 * (i % 4);
-      (Transpose ? row(m, minor)[major] : row(m, major)[minor]) = uint16_t(value);
-      (Transpose ? row(m, minor + 1)[major] : row(m, major)[minor + 1]) = uint16_t(value >> 16);
-    }
-  }
-}
-
-template <template <int, bool> class Select>
-Finish select(int count, bool transpose) {
+Finish load_finish(int count, bool transpose) {
   switch (count) {
     case 1:
-      return transpose ? Select<1, true>::kFinish : Select<1, false>::kFinish;
+      return transpose ? finish_load_matrices<1, true> : finish_load_matrices<1, false>;
     case 2:
-      return transpose ? Select<2, true>::kFinish : Select<2, false>::kFinish;
+      return transpose ? finish_load_matrices<2, true> : finish_load_matrices<2, false>;
     case 4:
-      return transpose ? Select<4, true>::kFinish : Select<4, false>::kFinish;
+      return transpose ? finish_load_matrices<4, true> : finish_load_matrices<4, false>;
     default:
-      fail(Fault::kConfigure, "ldmatrix or stmatrix of %d matrices; 1, 2 or 4 exist", count);
+      fail(Fault::kConfigure, "ldmatrix of %d matrices; 1, 2 or 4 exist", count);
   }
 }
-template <int Count, bool Transpose>
-struct LoadFinish {
-  static constexpr Finish kFinish = finish_load_matrices<Count, Transpose>;
-};
-template <int Count, bool Transpose>
-struct StoreFinish {
-  static constexpr Finish kFinish = finish_store_matrices<Count, Transpose>;
-};
 
 struct MmaInput {
   const uint32_t *a, *b;
@@ -108,18 +74,7 @@ void load_matrices(uint32_t* registers, int count, bool transpose, const void* r
     check_aligned(row, 16, "ldmatrix row", caller);
     note(row, 16, kRead);
   }
-  warp_collective(Collective::kLdmatrix, ~0u, row, registers, select<LoadFinish>(count, transpose));
-}
-
-void store_matrices(const uint32_t* registers, int count, bool transpose, void* row) {
-  require_capability(90, "stmatrix");
-  const void* caller = __builtin_return_address(0);
-  if (int(self()->lane) < 8 * count) {
-    check_aligned(row, 16, "stmatrix row", caller);
-    note(row, 16, kWrite);
-  }
-  const StoreMatrices in{registers, static_cast<uint16_t*>(row)};
-  warp_collective(Collective::kStmatrix, ~0u, &in, nullptr, select<StoreFinish>(count, transpose));
+  warp_collective(Collective::kLdmatrix, ~0u, row, registers, load_finish(count, transpose));
 }
 
 void mma(float* d, const uint32_t* a, const uint32_t* b, MmaType a_type, MmaType b_type) {

@@ -1,4 +1,4 @@
-// The tensor memory accelerator: tiles of tensors with up to five dimensions, swizzles, multicast, reductions.
+// The tensor memory accelerator: tiles of tensors with up to five dimensions, swizzles, multicast.
 #include "cuda/host/instructions.h"
 #include "emulator/device/bulk.h"
 #include "emulator/device/state.h"
@@ -101,26 +101,6 @@ void tma_load_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, uin
 
 void tma_store(const CUtensorMap* map, const void* from, const Coordinates& tile) {
   const TensorMap m = decode_map(map, tile);
-  queue_store(
-      pieces_of(m, static_cast<uint8_t*>(const_cast<void*>(from)), tile),
-      [](uint8_t* global, const uint8_t* shared, uint32_t n) { memcpy(global, shared, n); }, kWrite);
-}
-
-void tma_reduce_add(const CUtensorMap* map, const void* from, const Coordinates& tile) {
-  const TensorMap m = decode_map(map, tile);
-  BulkReduction kind = BulkReduction::kAddFloat32;
-  switch (m.type) {
-    case TensorType::kFloat32:
-      break;
-    case TensorType::kFloat16:
-      kind = BulkReduction::kAddFloat16;
-      break;
-    case TensorType::kBfloat16:
-      kind = BulkReduction::kAddBfloat16;
-      break;
-    default:
-      fail(Fault::kRefused, "TMA reduction of integers is not emulated");
-  }
-  queue_store(pieces_of(m, static_cast<uint8_t*>(const_cast<void*>(from)), tile), reduction_of(kind), kWrite | kAtomic);
+  queue_store(pieces_of(m, static_cast<uint8_t*>(const_cast<void*>(from)), tile));
 }
 }  // namespace emu::ptx

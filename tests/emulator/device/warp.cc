@@ -7,8 +7,7 @@ namespace emu {
 namespace {
 
 const char* name_of(Collective kind) {
-  constexpr const char* kNames[] = {"shuffle",    "vote",     "redux",    "match", "elect",
-                                    "__syncwarp", "ldmatrix", "stmatrix", "mma",   "setmaxnreg"};
+  constexpr const char* kNames[] = {"shuffle", "vote", "redux", "match", "__syncwarp", "ldmatrix", "mma", "setmaxnreg"};
   return kNames[int(kind)];
 }
 
@@ -114,13 +113,6 @@ void finish_syncwarp(Lanes& lanes) {  // unlike the others it orders memory
     b.threads[first + i]->fiber->others = others;
   }
 }
-
-void finish_elect(Lanes& lanes) {
-  const int leader = __builtin_ctz(lanes.mask);
-  for (int i = 0; i < 32; ++i) {
-    if (lanes.mask >> i & 1) *static_cast<bool*>(lanes.out[i]) = i == leader;
-  }
-}
 }  // namespace
 
 void syncwarp(unsigned mask) {
@@ -129,13 +121,6 @@ void syncwarp(unsigned mask) {
 }  // namespace emu
 
 namespace emu::ptx {
-
-bool elect_one() {
-  require_capability(90, "elect.sync");
-  bool chosen = false;
-  warp_collective(Collective::kElect, ~0u, nullptr, &chosen, finish_elect);
-  return chosen;
-}
 
 namespace {
 // All warps of a warpgroup execute the same ones.

@@ -93,7 +93,4 @@ size_t index_of(const CUgraphNode_st& node);  // within its graph
 
 // ---- launch.cc
 Kernel& known_kernel(const void* function);
-
-// ---- functions.cc
-int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared);
 }  // namespace emu

@@ -17,7 +17,6 @@ GpuModel gpu_a100() {
   gpu.memory_bytes = 81050 * kMib;
   gpu.l2_bytes = 40 * kMib;
   gpu.memory_clock_khz = 1593000, gpu.memory_bus_bits = 5120;
-  gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 164 * kKib, gpu.shared_per_block_optin = 163 * kKib;
   return gpu;
 }
@@ -31,7 +30,6 @@ GpuModel gpu_rtx4090() {
   gpu.memory_bytes = 24217 * kMib;
   gpu.l2_bytes = 72 * kMib;
   gpu.memory_clock_khz = 10501000, gpu.memory_bus_bits = 384;
-  gpu.threads_per_multiprocessor = 1536, gpu.blocks_per_multiprocessor = 24;
   gpu.shared_per_multiprocessor = 100 * kKib, gpu.shared_per_block_optin = 99 * kKib;
   return gpu;
 }
@@ -47,7 +45,6 @@ GpuModel gpu_h100() {
   gpu.code_sum_bits = 14;
   gpu.l2_bytes = 50 * kMib;
   gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
-  gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;
   return gpu;
 }
@@ -71,7 +68,6 @@ GpuModel gpu_b200() {
   gpu.memory_bytes = 182633 * kMib;
   gpu.l2_bytes = 126 * kMib;
   gpu.memory_clock_khz = 3996000, gpu.memory_bus_bits = 8192;
-  gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;
   return gpu;
 }

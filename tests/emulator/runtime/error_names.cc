@@ -35,7 +35,6 @@ constexpr Code kCodes[] = {
     {cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"},
     {cudaErrorInvalidPc, "invalid program counter"},
     {cudaErrorLaunchFailure, "unspecified launch failure"},
-    {cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"},
     {cudaErrorTensorMemoryLeak, "tensor memory not completely freed"},
     {cudaErrorNotPermitted, "operation not permitted"},
     {cudaErrorNotSupported, "operation not supported"},

@@ -1,13 +1,8 @@
-// Attributes of kernels, and how many of their blocks a multiprocessor of the simulated GPU holds: by threads, blocks
-// and dynamic shared memory, since the compiler of the host does not know the registers that nvcc would use.
-#include <algorithm>
-
+// Attributes of kernels.
 #include "emulator/runtime/api.h"
 
 namespace emu {
 namespace {
-constexpr size_t kReservedPerBlock = 1024;  // per block, compute capability 8.0 and later
-
 cudaError_t set_attribute(Kernel& kernel, cudaFuncAttribute attribute, int value) {
   const GpuModel& gpu = runtime().devices[size_t(current_device())].model;
   switch (attribute) {
@@ -46,15 +41,6 @@ cudaError_t with_kernel(const char* name, const void* function, Body&& body) {
 }
 
 }  // namespace
-
-int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared) {
-  if (block_threads <= 0 || block_threads > 1024 || dynamic_shared > size_t(kernel.max_dynamic_shared)) return 0;
-  const int threads = (block_threads + 31) / 32 * 32;
-  const size_t shared = dynamic_shared + kReservedPerBlock;
-  int blocks = std::min(gpu.threads_per_multiprocessor / threads, gpu.blocks_per_multiprocessor);
-  blocks = std::min(blocks, int(gpu.shared_per_multiprocessor / shared));
-  return blocks;
-}
 
 }  // namespace emu
 

@@ -60,18 +60,6 @@ cudaError_t check_cluster(const Kernel& kernel, const LaunchShape& shape, const 
   return cudaSuccess;
 }
 
-cudaError_t check_cooperative(const Kernel& kernel, const LaunchShape& shape, const GpuModel& gpu) {
-  if (!shape.cooperative) return cudaSuccess;
-  const int threads = int(shape.block.x * shape.block.y * shape.block.z);
-  const uint64_t room =
-      uint64_t(blocks_per_multiprocessor(gpu, kernel, threads, shape.shared_bytes)) * uint64_t(gpu.multiprocessors);
-  const uint64_t blocks = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
-  if (blocks <= room) return cudaSuccess;
-  return refuse(cudaErrorCooperativeLaunchTooLarge, kernel.name + ": " + std::to_string(blocks) +
-                                                        " blocks must be resident together, room for " +
-                                                        std::to_string(room) + " on " + gpu.name);
-}
-
 cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape) {
   if (cudaError_t error = check_device(current_device()); error != cudaSuccess) return error;
   const GpuModel& gpu = runtime().devices[size_t(current_device())].model;
@@ -87,7 +75,7 @@ cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape) {
        {check_dimensions(kernel.name, shape), check_resources(kernel, shape), check_cluster(kernel, shape, gpu)}) {
     if (error != cudaSuccess) return error;
   }
-  return check_cooperative(kernel, shape, gpu);
+  return cudaSuccess;
 }
 
 cudaError_t queue_launch(const Kernel& kernel, const LaunchShape& shape, std::vector<uint8_t> parameters) {

@@ -8,28 +8,21 @@
 
 namespace emu {
 namespace {
-struct Element {
-  uint32_t bytes = 0;
-  TensorType type = TensorType::kInteger;
-};
-
-Element element_of(CUtensorMapDataType type) {
+// 0: not emulated.
+uint32_t bytes_of(CUtensorMapDataType type) {
   switch (type) {
     case CU_TENSOR_MAP_DATA_TYPE_UINT8:
-      return {1, TensorType::kInteger};
+      return 1;
     case CU_TENSOR_MAP_DATA_TYPE_UINT16:
-      return {2, TensorType::kInteger};
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
     case CU_TENSOR_MAP_DATA_TYPE_UINT32:
     case CU_TENSOR_MAP_DATA_TYPE_INT32:
-      return {4, TensorType::kInteger};
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
-      return {2, TensorType::kFloat16};
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
-      return {2, TensorType::kBfloat16};
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
-      return {4, TensorType::kFloat32};
+      return 4;
     default:
-      return {};
+      return 0;
   }
 }
 
@@ -91,11 +84,11 @@ extern "C" CUresult cuTensorMapEncodeTiled(CUtensorMap* out, CUtensorMapDataType
   std::unique_lock lock(emu::runtime().mutex);
   int planned = 0;
   if (emu::planned_failure("cuTensorMapEncodeTiled", &planned)) return CUresult(planned);
-  const emu::Element element = emu::element_of(type);
+  const uint32_t element_bytes = emu::bytes_of(type);
   const int swizzle_size = emu::swizzle_bytes(swizzle);
   if (out == nullptr || reinterpret_cast<uintptr_t>(out) % 64 != 0)
     return emu::invalid("the map is not 64-byte aligned");
-  if (element.bytes == 0) return emu::invalid("this data type is not emulated");
+  if (element_bytes == 0) return emu::invalid("this data type is not emulated");
   if (rank < 1 || rank > 5) return emu::invalid("rank " + std::to_string(rank) + ", it is 1 to 5");
   if (reinterpret_cast<uintptr_t>(base) % 16 != 0) return emu::invalid("the tensor is not 16-byte aligned");
   if (emu::device_of(base) < 0 && !emu::runtime().launches_told_to)
@@ -107,8 +100,7 @@ extern "C" CUresult cuTensorMapEncodeTiled(CUtensorMap* out, CUtensorMapDataType
   map.magic = emu::kTensorMapMagic;
   map.base = static_cast<uint8_t*>(base);
   map.rank = rank;
-  map.element_bytes = element.bytes;
-  map.type = element.type;
+  map.element_bytes = element_bytes;
   map.swizzle = uint32_t(swizzle_size);
   for (uint32_t d = 0; d < 5; ++d) map.dims[d] = map.box[d] = 1;
   for (uint32_t d = 0; d < rank; ++d) {

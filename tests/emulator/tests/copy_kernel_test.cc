@@ -1,4 +1,4 @@
-// Asynchronous copies: flat bulk copies and reductions, TMA with every swizzle, boxes that hang over the edges.
+// TMA: loads and stores, every swizzle, boxes that hang over the edges.
 #include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 #include "emulator/tests/tensor_map.h"
@@ -6,102 +6,57 @@
 namespace athanor::cuda::testing {
 namespace {
 
-enum Bug { kSound, kNoFence, kReadWaitOnly, kNoWait, kBytesBeyondCount };
+enum Bug { kSound, kNoFence, kNoWait, kLeaves, kBytesBeyondCount };
+constexpr int kCount = 256;
 
-// out += 2 x, by a bulk load, a bulk reduction and a bulk store of the doubled values to `copy`.
-template <class T, int B>
-__global__ void twice(const T* x, T* out, T* copy, T* check, int n) {
+// Doubles x in shared memory and stores it back, or doubles it in place: whoever waited for the copy of x may do that.
+template <int B, bool Store>
+__global__ void twice(const __grid_constant__ CUtensorMap map, float* x) {
 #if PTX_SM90
   DYN_SMEM(raw);
   SHARED(uint64_t, full, [1]);
-  T* values = reinterpret_cast<T*>(raw);
-  const uint32_t bytes = static_cast<uint32_t>(n) * sizeof(T);
+  float* values = reinterpret_cast<float*>(raw);
   if (threadIdx.x == 0) {
     ptx::mbar_init(full, 1);
     ptx::fence_mbar_init();
-    ptx::mbar_expect_bytes(full, bytes + (B == kBytesBeyondCount ? 1u << 20 : 0));
-    ptx::bulk_load(values, x, bytes, full);
+    ptx::mbar_expect_bytes(full, kCount * sizeof(float) + (B == kBytesBeyondCount ? 1u << 20 : 0));
+    ptx::tma_load(values, &map, full, 0, 0);
   }
   __syncthreads();
-  if constexpr (B != kNoWait) ptx::mbar_wait(full, 0);
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
-    values[i] = from_float<T>(2 * to_float(values[i]));
-  }
+  if constexpr (B == kLeaves) return;
+  const bool waits = B != kNoWait || threadIdx.x < 32;
+  if (waits) ptx::mbar_wait(full, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < kCount; i += static_cast<int>(blockDim.x))
+    (Store ? values : x)[i] = waits ? 2 * values[i] : 0.f;
+  if constexpr (!Store) return;
   if constexpr (B != kNoFence) ptx::fence_proxy_async();
   __syncthreads();
   if (threadIdx.x == 0) {
-    ptx::bulk_reduce_add(out, values, bytes);
-    ptx::bulk_store(copy, values, bytes);
+    ptx::tma_store(&map, values, 0, 0);
     ptx::bulk_commit();
-    if constexpr (B == kReadWaitOnly) {
-      ptx::bulk_wait_read<0>();
-    } else {
-      ptx::bulk_wait<0>();
-    }
-    for (int i = 0; i < n; ++i) check[i] = copy[i];  // the writes must have arrived
+    ptx::bulk_wait_read<0>();
   }
 #endif
 }
 
-template <class T, int B>
+template <int B, bool Store>
 void run_twice(Error& error) {
-  constexpr int kCount = 256;
-  Values values;
-  const auto x = values.vector<T>(kCount), y = values.vector<T>(kCount);
-  DeviceBuffer<T> in(x), out(y), copy(kCount), check(kCount);
-  (void)launch(twice<T, B>, {dim3(1), dim3(64), kCount * sizeof(T)}, in.get(), out.get(), copy.get(), check.get(),
-               kCount);
-  const auto sum = out.read(), copied = copy.read(), checked = check.read();
-  for (int i = 0; i < kCount; ++i) {
-    const double doubled = 2.0 * to_float(x[i]);
-    error.add(to_float(copied[i]), doubled, 1e-9, 1e-9);
-    error.add(to_float(checked[i]), doubled, 1e-9, 1e-9);
-    error.add(to_float(sum[i]), to_float(from_float<T>(static_cast<float>(to_float(y[i]) + doubled))), 1e-9, 1e-9);
-  }
-}
-
-TEST(CopyKernel, BulkLoadStoreReduce) {
-  if (!has_capability(9)) GTEST_SKIP() << "bulk copies need compute capability 9.0";
-  expect_sound([](Error& e) { run_twice<float, kSound>(e); });
-  expect_sound([](Error& e) { run_twice<bf16, kSound>(e); });
-  expect_sound([](Error& e) { run_twice<fp16, kSound>(e); });
-}
-
-// x doubled in place: whoever waited for the copies of x may overwrite it.
-template <int B>
-__global__ void double_in_place(float* x, int n) {
-#if PTX_SM90
-  DYN_SMEM(raw);
-  SHARED(uint64_t, full, [1]);
-  if (threadIdx.x == 0) {
-    ptx::mbar_init(full, 1);
-    ptx::fence_mbar_init();
-    ptx::mbar_expect_bytes(full, static_cast<uint32_t>(n) * sizeof(float));
-    ptx::bulk_load(raw, x, static_cast<uint32_t>(n) * sizeof(float), full);
-  }
-  __syncthreads();
-  const bool waits = B != kNoWait || threadIdx.x < 32;
-  if (waits) ptx::mbar_wait(full, 0);
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x))
-    x[i] = waits ? 2 * reinterpret_cast<const float*>(raw)[i] : 0.f;
-#endif
-}
-template <int B>
-void run_in_place(Error& error) {
-  constexpr int kCount = 256;
   Values values;
   const auto x = values.vector<float>(kCount);
-  DeviceBuffer<float> in(x);
-  (void)launch(double_in_place<B>, {dim3(1), dim3(64), kCount * sizeof(float)}, in.get(), kCount);
-  const auto doubled = in.read();
+  DeviceBuffer<float> memory(x);
+  const auto map = tensor_map(memory.get(), {kCount, 1}, {kCount, 1}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  (void)launch(twice<B, Store>, {dim3(1), dim3(B == kLeaves ? 1 : 64), kCount * sizeof(float)}, map, memory.get());
+  const auto doubled = memory.read();
   for (int i = 0; i < kCount; ++i) error.add(doubled[i], 2.0 * x[i], 1e-9, 1e-9);
 }
-TEST(CopyKernel, WhatIsCopiedMayBeOverwrittenThen) {
-  if (!has_capability(9)) GTEST_SKIP() << "bulk copies need compute capability 9.0";
-  expect_sound([](Error& e) { run_in_place<kSound>(e); });
+
+TEST(CopyKernel, DoublesInSharedMemoryAndInPlace) {
+  if (!has_capability(9)) GTEST_SKIP() << "TMA needs compute capability 9.0";
+  expect_sound([](Error& e) { run_twice<kSound, true>(e); });
+  expect_sound([](Error& e) { run_twice<kSound, false>(e); });
 }
 
-// A 3D tile as it lies in shared memory, and back to another tensor, added.
+// A 3D tile as it lies in shared memory, and back to another tensor.
 __global__ void tile_through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to,
                              bf16* flat, int x, int y, int z, int bytes) {
 #if PTX_SM90
@@ -117,7 +72,7 @@ __global__ void tile_through(const __grid_constant__ CUtensorMap from, const __g
   ptx::mbar_wait(full, 0);
   for (int i = static_cast<int>(threadIdx.x); i < bytes / 16; i += 32) st16(flat + i * 8, ld16(raw + i * 16));
   if (threadIdx.x == 0) {
-    ptx::tma_reduce_add(&to, raw, x, y, z);
+    ptx::tma_store(&to, raw, x, y, z);
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
   }
@@ -148,7 +103,7 @@ void run_tile(Error& error, CUtensorMapSwizzle mode, int width) {
         const double value = inside ? to_float(x[source]) : 0;
         const int byte = ((z * kBoxY + r) * width + c) * 2, moved = byte ^ (byte / 128 & mask) << 4;
         error.add(to_float(tile[moved / 2]), value, 1e-9, 0);
-        if (inside) want[source] = to_float(from_float<bf16>(static_cast<float>(want[source] + value)));
+        if (inside) want[source] = value;
       }
     }
   }
@@ -167,40 +122,25 @@ TEST(CopyKernel, TilesWithEverySwizzle) {
 using emu::Fault;
 
 TEST(CopyKernel, SoundOverAHundredSeeds) {
-  expect_sound([](Error& e) { run_twice<float, kSound>(e); }, emu::kChecking ? 100 : 10);
+  expect_sound([](Error& e) { run_twice<kSound, true>(e); }, emu::kChecking ? 100 : 10);
 }
-TEST(PlantedBug, BulkStoreWithoutProxyFence) {
-  expect_found({Fault::kProxy}, [](Error& e) { run_twice<float, kNoFence>(e); });
+TEST(PlantedBug, TmaStoreWithoutProxyFence) {
+  expect_found({Fault::kProxy}, [](Error& e) { run_twice<kNoFence, true>(e); });
 }
-TEST(PlantedBug, OverwritesWhatABulkLoadStillReads) {
-  expect_found({Fault::kRace}, [](Error& e) { run_in_place<kNoWait>(e); });
+TEST(PlantedBug, OverwritesWhatATmaLoadStillReads) {
+  expect_found({Fault::kRace}, [](Error& e) { run_twice<kNoWait, false>(e); });
 }
-TEST(PlantedBug, ReadsWhatABulkStoreHasNotWritten) {
-  const std::set<Fault> any = {Fault::kRace, Fault::kUninitialized};
-  expect_found(any, [](Error& e) { run_twice<float, kReadWaitOnly>(e); });
-}
-__global__ void load_and_leave(const float* x) {
-  DYN_SMEM(raw);
-  SHARED(uint64_t, full, [1]);
-  ptx::mbar_init(full, 1);
-  ptx::fence_mbar_init();
-  ptx::mbar_expect_bytes(full, 64);
-  ptx::bulk_load(raw, x, 64, full);
-}
-TEST(PlantedBug, BlockLeavesItsBulkLoadBehind) {
-  const auto run = [](Error&) {
-    DeviceBuffer<float> x(std::vector<float>(16));
-    (void)launch(load_and_leave, {dim3(1), dim3(1), 64}, x.get());
-  };
-  expect_found({Fault::kInFlight}, run, true);
+TEST(PlantedBug, BlockLeavesItsTmaLoadBehind) {
+  expect_found(
+      {Fault::kInFlight}, [](Error& e) { run_twice<kLeaves, true>(e); }, true);
 }
 TEST(PlantedBug, MoreBytesThanAnMbarrierCounts) {
   expect_found(
-      {Fault::kMbarrier}, [](Error& e) { run_twice<float, kBytesBeyondCount>(e); }, true);
+      {Fault::kMbarrier}, [](Error& e) { run_twice<kBytesBeyondCount, true>(e); }, true);
 }
-TEST(PlantedBug, BulkLoadNotWaitedFor) {
+TEST(PlantedBug, TmaLoadNotWaitedFor) {
   const std::set<Fault> any = {Fault::kRace, Fault::kInFlight};
-  expect_found(any, [](Error& e) { run_twice<float, kNoWait>(e); });
+  expect_found(any, [](Error& e) { run_twice<kNoWait, true>(e); });
 }
 #endif
 }  // namespace

@@ -113,7 +113,7 @@ __global__ void one_instruction(float* out) {
   SHARED(uint64_t, bar, [1]);
   uint32_t r[4] = {};
   float d[4] = {};
-  if constexpr (I == kTma) ptx::bulk_load(bar, out, 16, bar);
+  if constexpr (I == kTma) ptx::tma_load(bar, reinterpret_cast<const CUtensorMap*>(out), bar, 0, 0);
   if constexpr (I == kWgmma) {
     ptx::wgmma_fence();
     ptx::wgmma<bf16>(d, uint64_t{0}, uint64_t{0}, false);
@@ -139,7 +139,7 @@ void expect_text(const std::string& text, const char* part) {
 }
 
 TEST(Refusals, NameWhatAGpuDoesNotHave) {
-  expect_text(refusal<kTma>(emu::gpu_a100()), "cp.async.bulk needs compute capability 9.0, this GPU has 8.0");
+  expect_text(refusal<kTma>(emu::gpu_a100()), "cp.async.bulk.tensor needs compute capability 9.0, this GPU has 8.0");
   expect_text(refusal<kWgmma>(emu::gpu_b200()), "wgmma exists on compute capability 9.0 only, this GPU has 10.0");
   expect_text(refusal<kFp8>(emu::gpu_a100()), "mma.sync needs compute capability 8.9");
 }

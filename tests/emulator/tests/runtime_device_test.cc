@@ -103,27 +103,6 @@ TEST_F(RuntimeDevice, OlderGpusLackClustersAndDependentLaunches) {
   EMU_OK(cudaFree(memory));
 }
 
-TEST_F(RuntimeDevice, CooperativeGridsMustFit) {
-  GpuModel small = gpu_h200();
-  small.multiprocessors = 2;
-  simulate({small});
-  int* memory = device_ints(std::vector<int>(64));
-  struct Case {
-    unsigned threads;
-    size_t shared;
-    unsigned blocks;  // that fit on both multiprocessors
-  };
-  for (const Case& c : {Case{1024, 0, 4}, {32, 0, 64}, {33, 0, 64}, {128, 45 << 10, 8}, {128, 60 << 10, 6}}) {
-    LaunchShape shape{.grid = dim3(c.blocks), .block = dim3(c.threads), .shared_bytes = c.shared, .cooperative = true};
-    EMU_OK(launch_shaped(shape, memory, 1));
-    shape.grid = dim3(c.blocks + 1);
-    expect_refused(launch_shaped(shape, memory, 1), cudaErrorCooperativeLaunchTooLarge,
-                   "room for " + std::to_string(c.blocks) + " on");
-  }
-  EMU_OK(cudaDeviceSynchronize());
-  EMU_OK(cudaFree(memory));
-}
-
 using Encode = decltype(&cuTensorMapEncodeTiled);
 struct Tiled {  // a right call, from which each case changes one thing
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;

@@ -22,8 +22,8 @@ cudaError_t launch_add(cudaStream_t stream, int* to, const int* from, int count,
   return athanor::cuda::launch(add, {dim3(1), dim3(32), 0, stream}, to, from, count, value);
 }
 cudaError_t launch_shaped(const LaunchShape& s, int* to, int value) {
-  return athanor::cuda::launch(
-      store, {s.grid, s.block, s.shared_bytes, s.stream, s.cluster, s.programmatic, s.cooperative}, to, value);
+  return athanor::cuda::launch(store, {s.grid, s.block, s.shared_bytes, s.stream, s.cluster, s.programmatic}, to,
+                               value);
 }
 cudaError_t launch_many_bytes() { return athanor::cuda::launch(take_many_bytes, {dim3(1), dim3(32)}, ManyBytes{}); }
 cudaError_t launch_out_of_bounds(int* to) {
