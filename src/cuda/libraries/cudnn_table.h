@@ -11,7 +11,6 @@
   F(cudnnCreate)                   \
   F(cudnnDestroy)                  \
   F(cudnnSetStream)                \
-  F(cudnnGetStream)                \
   F(cudnnBackendCreateDescriptor)  \
   F(cudnnBackendDestroyDescriptor) \
   F(cudnnBackendFinalize)          \

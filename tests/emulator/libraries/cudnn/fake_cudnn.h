@@ -1,6 +1,5 @@
-// cuDNN's backend (graph) interface, as far as attention needs it: forward and backward of scaled dot products, causal
-// and padded masks, ragged batches, grouped heads, statistics, deterministic or not. Any other graph is refused. Not
-// emulated, and refused by name: device-property descriptors, dropout, bias, FP8, paged caches, the legacy interface.
+// cuDNN's backend (graph) interface, as far as the program's attention needs it: forward and deterministic backward of
+// scaled dot products, causal and other masks, grouped heads, statistics. Any other graph is refused.
 #pragma once
 #include <atomic>
 #include <map>

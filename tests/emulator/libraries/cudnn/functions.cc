@@ -14,11 +14,9 @@ constexpr int64_t kEngines = 2;  // configurations that a heuristic offers
 
 CudnnVerdict bad(const std::string& why) { return {CUDNN_STATUS_BAD_PARAM, why}; }
 
-// The memory of a tensor in lines of its contiguous dimension; neighbours are joined. Ragged tensors are left out:
-// where their batches lie is known to the device alone.
+// The memory of a tensor in lines of its contiguous dimension; neighbours are joined.
 std::vector<MemoryRange> ranges_of(const GraphTensor& t, const void* base) {
   std::vector<MemoryRange> out;
-  if (t.ragged >= 0) return out;
   size_t size = element_bytes(cudnn_element(t.type));
   size_t fastest = t.strides[2] < t.strides[3] ? 2 : 3, other = 5 - fastest;
   for (int64_t b = 0; b < t.dims[0]; ++b) {
@@ -98,12 +96,6 @@ struct CudnnFunctions {
       return f.answer("cudnnSetStream", {CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "the stream is of another device"});
     }
     handle->stream = stream;
-    return CUDNN_STATUS_SUCCESS;
-  }
-  static cudnnStatus_t get_stream(cudnnHandle_t handle, cudaStream_t* stream) {
-    FakeCudnn& f = fake();
-    if (!f.lives(handle) || stream == nullptr) return f.answer("cudnnGetStream", bad("no live handle or no result"));
-    *stream = handle->stream;
     return CUDNN_STATUS_SUCCESS;
   }
 
@@ -325,7 +317,8 @@ CudnnVerdict FakeCudnn::execute(cudnnHandle_t handle, const Descriptor& plan, co
   LibraryOperation operation;
   operation.microseconds = microseconds_;
   operation.name = plan.graph->backward() ? "cudnn attention backward" : "cudnn attention forward";
-  GraphRun run{.shuffle = ++executions_};
+  ++executions_;
+  GraphRun run;
   CudnnVerdict verdict = gather_pointers(*plan.graph, pack, &operation, &run.pointers, &run.values);
   if (!verdict.ok()) return verdict;
   auto bytes = static_cast<size_t>(plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
@@ -351,7 +344,6 @@ athanor::CudnnTable FakeCudnn::table() const {
           .cudnnCreate = F::create,
           .cudnnDestroy = F::destroy,
           .cudnnSetStream = F::set_stream,
-          .cudnnGetStream = F::get_stream,
           .cudnnBackendCreateDescriptor = F::create_descriptor,
           .cudnnBackendDestroyDescriptor = F::destroy_descriptor,
           .cudnnBackendFinalize = F::finalize,

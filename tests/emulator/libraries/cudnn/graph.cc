@@ -44,7 +44,6 @@ class Reader {
     one.alignment = d->get<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
     one.is_virtual = d->get<bool>(CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     one.by_value = d->get<bool>(CUDNN_ATTR_TENSOR_IS_BY_VALUE);
-    one.ragged = tensor(d->link(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC));
     out_.tensors.push_back(one);
     seen_.push_back(d);
     return static_cast<int>(out_.tensors.size()) - 1;
@@ -57,10 +56,7 @@ class Reader {
         node = {.kind = NodeKind::kMatmul,
                 .x = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
                 .b = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
-                .y = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_CDESC)),
-                .m = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC)),
-                .n = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC)),
-                .k = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC))};
+                .y = tensor(d.link(CUDNN_ATTR_OPERATION_MATMUL_CDESC))};
         break;
       case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
         const Descriptor* mode = d.link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
@@ -121,7 +117,7 @@ class Reader {
     for (const GraphNode& node : left) made[static_cast<size_t>(node.y)] = false;
     while (!left.empty()) {
       auto ready = std::find_if(left.begin(), left.end(), [&](const GraphNode& node) {
-        for (int input : {node.x, node.b, node.t, node.m, node.n, node.k}) {
+        for (int input : {node.x, node.b, node.t}) {
           if (input >= 0 && !made[static_cast<size_t>(input)]) return false;
         }
         return true;
@@ -153,7 +149,6 @@ bool computable(const GraphNode& node) {
       return node.b >= 0 && node.t >= 0;
     case CUDNN_POINTWISE_EXP:
     case CUDNN_POINTWISE_LOG:
-    case CUDNN_POINTWISE_IDENTITY:
       return true;
     case CUDNN_POINTWISE_ADD:
     case CUDNN_POINTWISE_SUB:
@@ -161,10 +156,7 @@ bool computable(const GraphNode& node) {
     case CUDNN_POINTWISE_DIV:
     case CUDNN_POINTWISE_CMP_GE:
     case CUDNN_POINTWISE_CMP_GT:
-    case CUDNN_POINTWISE_CMP_LE:
     case CUDNN_POINTWISE_CMP_LT:
-    case CUDNN_POINTWISE_LOGICAL_AND:
-    case CUDNN_POINTWISE_LOGICAL_OR:
       return node.b >= 0;
     default:
       return false;
@@ -186,11 +178,6 @@ CudnnVerdict check_device(const CudnnGraph& graph, const MachineDevice& device, 
   if (graph.masks_by_queries() && sm != 90) {
     return refuse(CUDNN_STATUS_NOT_SUPPORTED, "a mask by queries goes backward on compute capability 9.0 only");
   }
-  if (graph.ragged() && sm >= 120)
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "no ragged backward on compute capability 12");
-  if (graph.ragged() && !graph.accumulates() && sm < 90) {
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "no deterministic ragged backward on compute capability 8");
-  }
   return {};
 }
 
@@ -206,8 +193,6 @@ Element cudnn_element(cudnnDataType_t type) {
       return Element::kBf16;
     case CUDNN_DATA_INT32:
       return Element::kI32;
-    case CUDNN_DATA_INT64:
-      return Element::kI64;
     case CUDNN_DATA_BOOLEAN:
       return Element::kU8;
     default:
@@ -219,21 +204,11 @@ bool CudnnGraph::backward() const {
   return std::count_if(nodes.begin(), nodes.end(), [](const GraphNode& n) { return n.kind == NodeKind::kMatmul; }) == 5;
 }
 
-bool CudnnGraph::ragged() const {
-  return std::any_of(tensors.begin(), tensors.end(), [](const GraphTensor& t) { return t.ragged >= 0; });
-}
-
 bool CudnnGraph::masks_by_queries() const {
   return std::any_of(nodes.begin(), nodes.end(), [&](const GraphNode& n) {
     const bool compares =
         n.kind == NodeKind::kPointwise && n.mode >= CUDNN_POINTWISE_CMP_EQ && n.mode <= CUDNN_POINTWISE_CMP_LE;
     return compares && n.b >= 0 && !at(n.b).is_virtual && at(n.b).dims[2] > 1;
-  });
-}
-
-bool CudnnGraph::accumulates() const {
-  return std::any_of(nodes.begin(), nodes.end(), [&](const GraphNode& n) {
-    return n.kind == NodeKind::kMatmul && !at(n.y).is_virtual && at(n.y).type == CUDNN_DATA_FLOAT;
   });
 }
 
@@ -261,9 +236,6 @@ CudnnVerdict check_attention(const CudnnGraph& graph, const MachineDevice& devic
                 text("tensor ", tensor.uid, ": the head dimension is not contiguous")};
       }
     }
-    if (graph.ragged() && node.m < 0 && node.n < 0 && node.k < 0) {
-      return {CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "ragged tensors without sequence lengths"};
-    }
   }
   if ((matmuls != 2 && matmuls != 5) || !softmax) {
     return {CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the graph is neither attention forward nor backward"};
@@ -282,8 +254,8 @@ int64_t plan_workspace(const CudnnGraph& graph, int engine) {
                                          [](const GraphNode& n) { return n.kind == NodeKind::kMatmul; });
   const GraphTensor& scores = graph.at(first.y);
   int64_t rows = scores.dims[0] * scores.dims[1] * scores.dims[2];
-  int64_t deterministic = graph.accumulates() ? 0 : rows * scores.dims[3] * 2;  // dP
-  return (rows * 4 + deterministic + 255) / 256 * 256 + engine * 4096;
+  int64_t dp = rows * scores.dims[3] * 2;
+  return (rows * 4 + dp + 255) / 256 * 256 + engine * 4096;
 }
 
 }  // namespace emu::fakes

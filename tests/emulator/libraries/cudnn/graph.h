@@ -16,11 +16,8 @@ struct GraphTensor {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   int64_t alignment = 16;
   bool is_virtual = false, by_value = false;
-  int ragged = -1;  // index of the tensor with the offsets
 
   int64_t count() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
-  // The axis that ragged offsets cut: tokens. K and V come transposed.
-  int token_axis() const { return dims[3] > 1 && strides[3] > strides[2] ? 3 : 2; }
 };
 
 enum class NodeKind { kMatmul, kPointwise, kReduction, kReshape };
@@ -28,7 +25,6 @@ enum class NodeKind { kMatmul, kPointwise, kReduction, kReshape };
 struct GraphNode {
   NodeKind kind = NodeKind::kMatmul;
   int x = -1, b = -1, t = -1, y = -1;  // inputs and output: indices of tensors
-  int m = -1, n = -1, k = -1;          // of a matmul: lengths per batch, or -1
   cudnnPointwiseMode_t mode = CUDNN_POINTWISE_IDENTITY;
   cudnnReduceTensorOp_t reduction = CUDNN_REDUCE_TENSOR_ADD;
   int64_t axis = -1;
@@ -40,9 +36,7 @@ struct CudnnGraph {
 
   const GraphTensor& at(int index) const { return tensors[static_cast<size_t>(index)]; }
   bool backward() const;
-  bool ragged() const;
   bool masks_by_queries() const;  // which scores are visible depends on a tensor in memory, one number per query
-  bool accumulates() const;       // dQ through an fp32 tensor in memory: fast, and its bits vary
 };
 
 Element cudnn_element(cudnnDataType_t type);

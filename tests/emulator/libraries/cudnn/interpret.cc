@@ -4,13 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
-#include <random>
 
 namespace emu::fakes {
 namespace {
-
-constexpr int64_t kAccumulateBlock = 64;  // keys whose products are added to dQ at once
 
 struct Index {
   int64_t b, h, i, j;
@@ -47,22 +43,10 @@ class Interpreter {
   static int64_t dense(const GraphTensor& t, const Index& at) {
     return ((at.b * t.dims[1] + at.h) * t.dims[2] + at.i) * t.dims[3] + at.j;
   }
-  int64_t offset_of(const GraphTensor& t, int64_t batch) const {
-    if (t.ragged < 0) return batch * t.strides[0];
-    const GraphTensor& offsets = graph_.at(t.ragged);
-    return static_cast<int64_t>(read_double(cudnn_element(offsets.type), pointer(offsets), batch));
-  }
   void* pointer(const GraphTensor& t) const { return run_.pointers.at(t.uid); }
 
-  // Beyond the tokens of a ragged tensor's batch lies the next batch, or nothing.
-  bool exists(const GraphTensor& t, const Index& at) const {
-    if (t.ragged < 0) return true;
-    int axis = t.token_axis();
-    int64_t tokens = (offset_of(t, at.b + 1) - offset_of(t, at.b)) / t.strides[static_cast<size_t>(axis)];
-    return (axis == 2 ? at.i : at.j) < tokens;
-  }
   int64_t address(const GraphTensor& t, const Index& at) const {
-    return offset_of(t, at.b) + at.h * t.strides[1] + at.i * t.strides[2] + at.j * t.strides[3];
+    return at.b * t.strides[0] + at.h * t.strides[1] + at.i * t.strides[2] + at.j * t.strides[3];
   }
 
   // Broadcasts: dimensions of 1 are repeated, and fewer heads (GQA) are shared by groups of query heads.
@@ -74,7 +58,7 @@ class Interpreter {
     at.i = t.dims[2] == 1 ? 0 : at.i;
     at.j = t.dims[3] == 1 ? 0 : at.j;
     if (t.is_virtual) return virtual_[static_cast<size_t>(tensor)][static_cast<size_t>(dense(t, at))];
-    return exists(t, at) ? read_element(cudnn_element(t.type), pointer(t), address(t, at)) : 0.f;
+    return read_element(cudnn_element(t.type), pointer(t), address(t, at));
   }
   void write(int tensor, const Index& at, float value) {
     const GraphTensor& t = graph_.at(tensor);
@@ -82,7 +66,7 @@ class Interpreter {
       bool exact = t.type == CUDNN_DATA_FLOAT;
       virtual_[static_cast<size_t>(tensor)][static_cast<size_t>(dense(t, at))] =
           exact ? value : round_to(cudnn_element(t.type), value);
-    } else if (exists(t, at)) {
+    } else {
       write_element(cudnn_element(t.type), pointer(t), address(t, at), value);
     }
   }
@@ -93,56 +77,25 @@ class Interpreter {
         for (int64_t i = 0; i < t.dims[2]; ++i)
           for (int64_t j = 0; j < t.dims[3]; ++j) body(Index{b, h, i, j});
   }
-  int64_t length(int tensor, int64_t batch, int64_t otherwise) const {
-    if (tensor < 0) return otherwise;
-    const GraphTensor& t = graph_.at(tensor);
-    return std::min(otherwise, static_cast<int64_t>(read_double(cudnn_element(t.type), pointer(t), batch)));
-  }
-
   void matmul(const GraphNode& node) {
-    const GraphTensor &x = graph_.at(node.x), &b = graph_.at(node.b), &y = graph_.at(node.y);
-    int64_t heads = y.dims[1], inner = x.dims[3];
-    std::vector<float> left(static_cast<size_t>(x.dims[2] * inner)), right(static_cast<size_t>(inner * b.dims[3]));
+    const GraphTensor &x = graph_.at(node.x), &y = graph_.at(node.y);
+    const int64_t heads = y.dims[1], m = y.dims[2], n = y.dims[3], k = x.dims[3];
+    std::vector<float> right(static_cast<size_t>(k * n)), row(static_cast<size_t>(n));
     for (int64_t batch = 0; batch < y.dims[0]; ++batch) {
-      int64_t m = length(node.m, batch, y.dims[2]), n = length(node.n, batch, y.dims[3]),
-              k = length(node.k, batch, inner);
-      std::vector<int64_t> order = accumulation_order(y, k);
       for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t i = 0; i < m; ++i)
-          for (int64_t p = 0; p < k; ++p)
-            left[static_cast<size_t>(i * inner + p)] = read(node.x, {batch, h, i, p}, heads);
         for (int64_t p = 0; p < k; ++p)
-          for (int64_t j = 0; j < n; ++j)
-            right[static_cast<size_t>(p * b.dims[3] + j)] = read(node.b, {batch, h, p, j}, heads);
-        std::vector<float> row(static_cast<size_t>(y.dims[3]));
-        for (int64_t i = 0; i < y.dims[2]; ++i) {
+          for (int64_t j = 0; j < n; ++j) right[static_cast<size_t>(p * n + j)] = read(node.b, {batch, h, p, j}, heads);
+        for (int64_t i = 0; i < m; ++i) {
           std::fill(row.begin(), row.end(), 0.f);
-          for (int64_t p : i < m ? order : std::vector<int64_t>{}) {
-            float factor = left[static_cast<size_t>(i * inner + p)];
-            const float* line = right.data() + p * b.dims[3];
+          for (int64_t p = 0; p < k; ++p) {
+            const float factor = read(node.x, {batch, h, i, p}, heads);
+            const float* line = right.data() + p * n;
             for (int64_t j = 0; j < n; ++j) row[static_cast<size_t>(j)] += factor * line[j];
           }
-          for (int64_t j = 0; j < y.dims[3]; ++j) write(node.y, {batch, h, i, j}, row[static_cast<size_t>(j)]);
+          for (int64_t j = 0; j < n; ++j) write(node.y, {batch, h, i, j}, row[static_cast<size_t>(j)]);
         }
       }
     }
-  }
-
-  // In order of k, except where the real engine adds with atomics: there, blocks in an order that changes.
-  std::vector<int64_t> accumulation_order(const GraphTensor& y, int64_t k) {
-    std::vector<int64_t> order(static_cast<size_t>(k));
-    std::iota(order.begin(), order.end(), 0);
-    if (y.is_virtual || y.type != CUDNN_DATA_FLOAT || k <= kAccumulateBlock) return order;
-    std::vector<int64_t> blocks(static_cast<size_t>((k + kAccumulateBlock - 1) / kAccumulateBlock));
-    std::iota(blocks.begin(), blocks.end(), 0);
-    std::mt19937_64 engine(run_.shuffle);
-    std::shuffle(blocks.begin(), blocks.end(), engine);
-    order.clear();
-    for (int64_t block : blocks) {
-      for (int64_t p = block * kAccumulateBlock; p < std::min(k, (block + 1) * kAccumulateBlock); ++p)
-        order.push_back(p);
-    }
-    return order;
   }
 
   void pointwise(const GraphNode& node) {
@@ -173,20 +126,12 @@ class Interpreter {
         return std::exp(x);
       case CUDNN_POINTWISE_LOG:
         return std::log(x);
-      case CUDNN_POINTWISE_IDENTITY:
-        return x;
       case CUDNN_POINTWISE_CMP_GE:
         return x >= b;
       case CUDNN_POINTWISE_CMP_GT:
         return x > b;
-      case CUDNN_POINTWISE_CMP_LE:
-        return x <= b;
       case CUDNN_POINTWISE_CMP_LT:
         return x < b;
-      case CUDNN_POINTWISE_LOGICAL_AND:
-        return x != 0 && b != 0;
-      case CUDNN_POINTWISE_LOGICAL_OR:
-        return x != 0 || b != 0;
       case CUDNN_POINTWISE_BINARY_SELECT:
         return t != 0 ? x : b;
       default:

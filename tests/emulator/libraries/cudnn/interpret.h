@@ -9,7 +9,6 @@ namespace emu::fakes {
 struct GraphRun {
   std::map<int64_t, void*> pointers;  // by tensor id: device memory
   std::map<int64_t, float> values;    // tensors by value
-  uint64_t shuffle = 0;               // order of accumulation where the real engine leaves it open
 };
 
 void run_graph(const CudnnGraph& graph, const GraphRun& run);

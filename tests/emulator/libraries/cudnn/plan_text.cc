@@ -15,11 +15,11 @@ template <class Visit>
 void each_number(GraphTensor& t, Visit&& visit) {
   for (int64_t& dim : t.dims) visit(dim);
   for (int64_t& stride : t.strides) visit(stride);
-  visit(t.uid), visit(t.type), visit(t.alignment), visit(t.is_virtual), visit(t.by_value), visit(t.ragged);
+  visit(t.uid), visit(t.type), visit(t.alignment), visit(t.is_virtual), visit(t.by_value);
 }
 template <class Visit>
 void each_number(GraphNode& n, Visit&& visit) {
-  visit(n.kind), visit(n.x), visit(n.b), visit(n.t), visit(n.y), visit(n.m), visit(n.n), visit(n.k);
+  visit(n.kind), visit(n.x), visit(n.b), visit(n.t), visit(n.y);
   visit(n.mode), visit(n.reduction), visit(n.axis);
 }
 template <class Visit>

@@ -6,7 +6,7 @@
 namespace emu::fakes {
 
 AttentionGraph::AttentionGraph(const athanor::CudnnTable& table, cudnnHandle_t handle, const AttentionShape& shape)
-    : table_(table), handle_(handle), s_(shape), lengths_(shape.padded || shape.ragged) {
+    : table_(table), handle_(handle), s_(shape) {
   describe_inputs();
   s_.backward ? backward() : forward();
 }
@@ -36,8 +36,7 @@ void AttentionGraph::link(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_
   if (x) set(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, x->descriptor);
 }
 
-AttentionGraph::T AttentionGraph::tensor(int64_t id, Dims dims, Dims strides, cudnnDataType_t type, Kind kind,
-                                         const T* ragged) {
+AttentionGraph::T AttentionGraph::tensor(int64_t id, Dims dims, Dims strides, cudnnDataType_t type, Kind kind) {
   cudnnBackendDescriptor_t d = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   set(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
   keep(table_.cudnnBackendSetAttribute(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.data()));
@@ -46,7 +45,6 @@ AttentionGraph::T AttentionGraph::tensor(int64_t id, Dims dims, Dims strides, cu
   set(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, int64_t{kind == kReal ? 16 : 4});
   set(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind == kVirtual);
   set(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == kByValue);
-  link(d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, ragged);
   keep(table_.cudnnBackendFinalize(d));
   return {d, std::move(dims), std::move(strides)};
 }
@@ -65,7 +63,7 @@ AttentionGraph::T AttentionGraph::finish(cudnnBackendDescriptor_t operation, con
   return out;
 }
 
-AttentionGraph::T AttentionGraph::matmul(const T& a, const T& b, const T& c, const T* m, const T* n, const T* k) {
+AttentionGraph::T AttentionGraph::matmul(const T& a, const T& b, const T& c) {
   T how{make(CUDNN_BACKEND_MATMUL_DESCRIPTOR), {}, {}};
   set(how.descriptor, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   keep(table_.cudnnBackendFinalize(how.descriptor));
@@ -74,9 +72,6 @@ AttentionGraph::T AttentionGraph::matmul(const T& a, const T& b, const T& c, con
   link(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a);
   link(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b);
   link(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c);
-  link(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m);
-  link(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n);
-  link(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k);
   return finish(op, c);
 }
 
@@ -116,37 +111,22 @@ AttentionGraph::T AttentionGraph::reshape(const T& x, const T& y) {
 }
 
 // [batch, head, token, dim] over memory [batch, token, head, dim].
-AttentionGraph::T AttentionGraph::rows(int64_t id, int64_t heads, const T* ragged, bool transpose) {
+AttentionGraph::T AttentionGraph::rows(int64_t id, int64_t heads, bool transpose) {
   Dims dims{s_.batch, heads, s_.tokens, s_.dim}, strides{s_.tokens * heads * s_.dim, s_.dim, heads * s_.dim, 1};
   if (transpose) {
     std::swap(dims[2], dims[3]);
     std::swap(strides[2], strides[3]);
   }
-  return tensor(id, dims, strides, s_.type, kReal, ragged);
+  return tensor(id, dims, strides, s_.type);
 }
 
 void AttentionGraph::describe_inputs() {
   const int64_t b = s_.batch, h = s_.heads, n = s_.tokens;
-  auto integers = [&](int64_t id, int64_t count) {
-    return tensor(id, {count, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_INT32);
-  };
-  if (lengths_) {
-    length_q_ = integers(kLengthQ, b);
-    length_kv_ = integers(kLengthKv, b);
-  }
-  if (s_.ragged) {
-    offset_q_ = integers(kOffsetQ, b + 1);
-    offset_kv_ = integers(kOffsetKv, b + 1);
-    offset_stats_ = integers(kOffsetStats, b + 1);
-  }
-  const T* ragged_q = s_.ragged ? &offset_q_ : nullptr;
-  const T* ragged_kv = s_.ragged ? &offset_kv_ : nullptr;
-  q_ = rows(kQ, h, ragged_q);
-  k_ = rows(kK, s_.kv_heads, ragged_kv, true);
-  v_ = rows(kV, s_.kv_heads, ragged_kv, s_.backward);
-  o_ = rows(kO, h, ragged_q);
-  stats_ = tensor(kStats, {b, h, n, 1}, s_.ragged ? Dims{n * h, 1, h, 1} : Dims{h * n, n, 1, 1}, CUDNN_DATA_FLOAT,
-                  kReal, s_.ragged ? &offset_stats_ : nullptr);
+  q_ = rows(kQ, h);
+  k_ = rows(kK, s_.kv_heads, true);
+  v_ = rows(kV, s_.kv_heads, s_.backward);
+  o_ = rows(kO, h);
+  stats_ = tensor(kStats, {b, h, n, 1}, {h * n, n, 1, 1}, CUDNN_DATA_FLOAT);
   minus_infinity_ = scalar(kMinusInfinity);
   scale_ = scalar(kScale);
 }
@@ -154,24 +134,17 @@ void AttentionGraph::describe_inputs() {
 // scale Q K^T (minus the statistics, in backward), with the masks at -infinity.
 AttentionGraph::T AttentionGraph::masked_scores(const T* minus) {
   const int64_t b = s_.batch, h = s_.heads, n = s_.tokens;
-  T s = matmul(q_, k_, temporary({b, h, n, n}, {h * n * n, n * n, n, 1}), m(), this->n(), nullptr);
+  T s = matmul(q_, k_, temporary({b, h, n, n}, {h * n * n, n * n, n, 1}));
   s = pointwise(CUDNN_POINTWISE_MUL, s, &scale_, nullptr, like(s));
   auto index = [&](int64_t axis) {
     return pointwise(CUDNN_POINTWISE_GEN_INDEX, s, nullptr, nullptr, like(s, CUDNN_DATA_INT32), axis);
   };
-  auto compare = [&](cudnnPointwiseMode_t mode, const T& x, const T& y) {
-    return pointwise(mode, x, &y, nullptr, like(x, CUDNN_DATA_BOOLEAN));
-  };
-  auto select = [&](const T& mask) {
-    s = pointwise(CUDNN_POINTWISE_BINARY_SELECT, s, &minus_infinity_, &mask, like(s));
-  };
-  if (lengths_) {
-    T row = compare(CUDNN_POINTWISE_CMP_LT, index(2), length_q_),
-      col = compare(CUDNN_POINTWISE_CMP_LT, index(3), length_kv_);
-    select(compare(CUDNN_POINTWISE_LOGICAL_AND, row, col));
-  }
   if (minus) s = pointwise(CUDNN_POINTWISE_SUB, s, minus, nullptr, like(s));
-  if (s_.causal) select(compare(CUDNN_POINTWISE_CMP_GE, index(2), index(3)));
+  if (s_.causal) {
+    const T rows = index(2), columns = index(3);
+    const T mask = pointwise(CUDNN_POINTWISE_CMP_GE, rows, &columns, nullptr, like(rows, CUDNN_DATA_BOOLEAN));
+    s = pointwise(CUDNN_POINTWISE_BINARY_SELECT, s, &minus_infinity_, &mask, like(s));
+  }
   return s;
 }
 
@@ -186,7 +159,7 @@ void AttentionGraph::forward() {
   T log = pointwise(CUDNN_POINTWISE_LOG, sum, nullptr, nullptr, like(sum));
   pointwise(CUDNN_POINTWISE_ADD, largest, &log, nullptr, stats_);
   T p = pointwise(CUDNN_POINTWISE_DIV, e, &sum, nullptr, like(e, s_.type));
-  matmul(p, v_, o_, m(), nullptr, this->n());
+  matmul(p, v_, o_);
 }
 
 AttentionGraph::T AttentionGraph::transposed(const T& x) {
@@ -198,20 +171,18 @@ AttentionGraph::T AttentionGraph::transposed(const T& x) {
 void AttentionGraph::keys_gradient(const T& x, const T& other, const T& out) {
   T xt = transposed(x);
   if (s_.heads == s_.kv_heads) {
-    matmul(xt, other, out, n(), nullptr, m());
+    matmul(xt, other, out);
     return;
   }
   const int64_t b = s_.batch, h = s_.heads, t = s_.tokens, d = s_.dim;
-  T all = matmul(xt, other, temporary({b, h, t, d}, {h * t * d, t * d, d, 1}, s_.type), n(), nullptr, m());
+  T all = matmul(xt, other, temporary({b, h, t, d}, {h * t * d, t * d, d, 1}, s_.type));
   reduce(CUDNN_REDUCE_TENSOR_ADD, all, out);
 }
 
 void AttentionGraph::backward() {
   const int64_t b = s_.batch, h = s_.heads, n = s_.tokens, d = s_.dim;
-  const T* ragged_q = s_.ragged ? &offset_q_ : nullptr;
-  const T* ragged_kv = s_.ragged ? &offset_kv_ : nullptr;
-  T d_o = rows(kDO, h, ragged_q), dq = rows(kDQ, h, ragged_q);
-  T dk = rows(kDK, s_.kv_heads, ragged_kv), dv = rows(kDV, s_.kv_heads, ragged_kv);
+  T d_o = rows(kDO, h), dq = rows(kDQ, h);
+  T dk = rows(kDK, s_.kv_heads), dv = rows(kDV, s_.kv_heads);
   T product = pointwise(CUDNN_POINTWISE_MUL, d_o, &o_, nullptr, temporary({b, h, n, d}, {h * n * d, n * d, d, 1}));
   T row = reduce(CUDNN_REDUCE_TENSOR_ADD, product, temporary({b, h, n, 1}, {h * n, n, 1, 1}));
   T one = scalar(kOne);
@@ -220,7 +191,7 @@ void AttentionGraph::backward() {
   T s = masked_scores(&stats_);
   T p = pointwise(CUDNN_POINTWISE_EXP, s, nullptr, nullptr, like(s));
   keys_gradient(p, d_o, dv);
-  T dp = matmul(d_o, v_, temporary({b, h, n, n}, {h * n * n, n * n, n, 1}), m(), this->n(), nullptr);
+  T dp = matmul(d_o, v_, temporary({b, h, n, n}, {h * n * n, n * n, n, 1}));
   T ds = pointwise(CUDNN_POINTWISE_SUB, dp, &sum, nullptr, like(dp));
   ds = pointwise(CUDNN_POINTWISE_MUL, ds, &p, nullptr, like(dp));
   ds = pointwise(CUDNN_POINTWISE_MUL, ds, &scale_, nullptr, like(dp));
@@ -228,14 +199,8 @@ void AttentionGraph::backward() {
   Dims dims = k_.dims, strides = k_.strides;
   std::swap(dims[2], dims[3]);
   std::swap(strides[2], strides[3]);
-  T keys = reshape(k_, tensor(next_++, dims, strides, s_.type, kVirtual, ragged_kv));
-  if (s_.deterministic) {
-    matmul(ds, keys, dq, m(), nullptr, this->n());
-    return;
-  }
-  T sums = tensor(kAccumulator, {b, h, n, d}, {h * n * d, n * d, d, 1}, CUDNN_DATA_FLOAT);
-  matmul(ds, keys, sums, m(), nullptr, this->n());
-  pointwise(CUDNN_POINTWISE_IDENTITY, sums, nullptr, nullptr, dq);
+  T keys = reshape(k_, tensor(next_++, dims, strides, s_.type, kVirtual));
+  matmul(ds, keys, dq);
 }
 
 cudnnStatus_t AttentionGraph::build() {

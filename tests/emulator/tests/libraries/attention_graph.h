@@ -12,7 +12,7 @@ namespace emu::fakes {
 
 struct AttentionShape {
   int64_t batch = 2, heads = 4, kv_heads = 4, tokens = 33, dim = 16;
-  bool causal = true, padded = false, ragged = false, deterministic = true, backward = false;
+  bool causal = true, backward = false;
   cudnnDataType_t type = CUDNN_DATA_BFLOAT16;
   int64_t row_q() const { return heads * dim; }  // elements from token to token, [token, head, dim]
   int64_t row_kv() const { return kv_heads * dim; }
@@ -28,13 +28,7 @@ enum AttentionId : int64_t {
   kDQ,
   kDK,
   kDV,
-  kOffsetQ,
-  kOffsetKv,
-  kOffsetStats,
-  kLengthQ,
-  kLengthKv,
   kSum,
-  kAccumulator,
   kScale,
   kMinusInfinity,
   kOne,
@@ -67,34 +61,31 @@ class AttentionGraph {
   template <class V>
   void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, V value);
   void link(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, const T* tensor);
-  T tensor(int64_t id, Dims dims, Dims strides, cudnnDataType_t type, Kind kind = kReal, const T* ragged = nullptr);
+  T tensor(int64_t id, Dims dims, Dims strides, cudnnDataType_t type, Kind kind = kReal);
   T temporary(Dims dims, Dims strides, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   T like(const T& x, cudnnDataType_t type = CUDNN_DATA_FLOAT) { return temporary(x.dims, x.strides, type); }
   T scalar(int64_t id);
   T finish(cudnnBackendDescriptor_t operation, const T& out);
-  T matmul(const T& a, const T& b, const T& c, const T* m, const T* n, const T* k);
+  T matmul(const T& a, const T& b, const T& c);
   T pointwise(cudnnPointwiseMode_t mode, const T& x, const T* b, const T* t, const T& y, int64_t axis = -1);
   T reduce(cudnnReduceTensorOp_t mode, const T& x, const T& y);
   T reshape(const T& x, const T& y);
-  T rows(int64_t id, int64_t heads, const T* ragged, bool transposed = false);
+  T rows(int64_t id, int64_t heads, bool transposed = false);
   void describe_inputs();
   T masked_scores(const T* minus);
   T transposed(const T& x);
   void keys_gradient(const T& probabilities, const T& rows, const T& out);
   void forward();
   void backward();
-  const T* m() const { return lengths_ ? &length_q_ : nullptr; }
-  const T* n() const { return lengths_ ? &length_kv_ : nullptr; }
 
   athanor::CudnnTable table_;
   cudnnHandle_t handle_;
   AttentionShape s_;
-  bool lengths_;
   cudnnStatus_t status_ = CUDNN_STATUS_SUCCESS;
   std::vector<cudnnBackendDescriptor_t> owned_, operations_;
   cudnnBackendDescriptor_t plan_ = nullptr;
   int64_t next_ = kFirstVirtual, workspace_ = 0;
-  T q_, k_, v_, o_, stats_, length_q_, length_kv_, offset_q_, offset_kv_, offset_stats_, scale_, minus_infinity_;
+  T q_, k_, v_, o_, stats_, scale_, minus_infinity_;
 };
 
 }  // namespace emu::fakes
