@@ -192,14 +192,6 @@ float round_to(Element type, float value) {
   return read_element(type, &storage, 0);
 }
 
-float truncate_to_tf32(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if (std::isfinite(value)) bits &= ~0x1fffu;
-  std::memcpy(&value, &bits, sizeof bits);
-  return value;
-}
-
 float round_to_tf32(float value) {
   if (!std::isfinite(value)) return value;
   uint32_t bits;

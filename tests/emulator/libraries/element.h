@@ -27,9 +27,5 @@ void write_double(Element type, void* base, int64_t index, double value);
 float round_to(Element type, float value);
 // 10 bits of mantissa, to nearest, ties away from zero (cvt.rna.tf32.f32).
 float round_to_tf32(float value);
-float truncate_to_tf32(float value);
-
-// What an algorithm of CUBLAS_COMPUTE_32F_FAST_TF32 does with its inputs; the library may take any.
-enum class Tf32 : uint8_t { kRound, kTruncate, kFull };
 
 }  // namespace emu::fakes

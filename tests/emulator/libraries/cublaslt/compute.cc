@@ -15,9 +15,8 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 
 // The type that the multiplier takes: TF32 rounds fp32 inputs.
 float as_input(const Product& product, Element type, float value) {
-  if (type != Element::kF32 || product.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || product.tf32 == Tf32::kFull)
-    return value;
-  return product.tf32 == Tf32::kTruncate ? truncate_to_tf32(value) : round_to_tf32(value);
+  const bool tf32 = type == Element::kF32 && product.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  return tf32 ? round_to_tf32(value) : value;
 }
 
 // Factor of element (outer, p) by its block: vectors are [ceil(k / 128), outer] with `outer` contiguous; blocks are

@@ -31,12 +31,10 @@ class FakeCublasLt {
   using Time = std::function<double(const cublasLtMatmulAlgo_t&, uint32_t epilogue)>;
   void set_time(Time time) { time_ = std::move(time); }
   const Time& time() const { return time_; }
-  void set_tf32(Tf32 tf32) { tf32_ = tf32; }
   // Products that the library has no algorithm for, beyond what it documents: those that get a reason; nullptr: none.
   using Lacks = std::function<std::string(const Product&)>;
   void set_lacks(Lacks lacks) { lacks_ = std::move(lacks); }
   const Lacks& lacks() const { return lacks_; }
-  Tf32 tf32() const { return tf32_; }
   // Handles and descriptors that were made and never destroyed.
   std::vector<std::string> leaks() const;
 
@@ -51,7 +49,6 @@ class FakeCublasLt {
   Machine machine_;
   Refusals refusals_;
   Time time_;
-  Tf32 tf32_ = Tf32::kRound;
   Lacks lacks_;
   mutable std::mutex mutex_;
   std::map<const void*, std::string_view> objects_;

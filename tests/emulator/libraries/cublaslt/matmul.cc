@@ -201,7 +201,6 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const 
     verdict = invalid("the stream belongs to another device than the handle");
   }
   if (!verdict.ok()) return fake.refuse(verdict.status, text("cublasLtMatmul: ", verdict.why));
-  product.tf32 = fake.tf32();
   if (fake.time()) operation.microseconds = fake.time()(pack(algorithm), product.epilogue_code);
   operation.compute = [product, algorithm, operands] { compute_product(product, algorithm, operands); };
   cudaError_t error = fake.machine().enqueue(stream, std::move(operation));

@@ -45,11 +45,9 @@ struct Product {  // D [m, n] = epilogue(alpha * op(A) [m, k] * op(B) [k, n] + b
   Scale scale_a, scale_b;
   int code_sum_bits = 24;  // kept of sums of FP8 numbers,
   bool promotes = true;    // which are added in fp32 after every 128 terms (not with ..._FAST_ACCUM)
-  Tf32 tf32 = Tf32::kRound;
 
   bool fp8() const { return is_fp8(a.type) || is_fp8(b.type); }
   bool fp4() const { return a.type == Element::kE2m1 || b.type == Element::kE2m1; }
-  int64_t bias_length() const { return epilogue.gradient_b ? n : m; }
   uint64_t type_key() const;  // of the types that an algorithm is configured for
 };
 

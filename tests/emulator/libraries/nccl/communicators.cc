@@ -79,12 +79,9 @@ ncclResult_t FakeNccl::init(ncclComm_t* out, int ranks, const ncclUniqueId& id, 
   *out = comm;
   if (team->complete()) {
     teams_.erase(found);
-    if (!share_device_ && shares_device(*team)) team->init_error = ncclInvalidUsage;
-  }
-  Group& mine = group();
-  if (mine.depth > 0) {
-    mine.inits.push_back({.comm = comm, .blocking = blocking});
-    return ncclSuccess;
+    if (!share_device_ && shares_device(*team)) {
+      refuse(team->init_error = ncclInvalidUsage, "Duplicate GPU detected: two ranks of a communicator use one device");
+    }
   }
   lock.unlock();
   changed_.notify_all();
@@ -97,8 +94,7 @@ ncclResult_t FakeNccl::wait_for_team(ncclComm_t comm) {
   if (!changed_.wait_for(lock, std::chrono::duration<double>(wait_limit_), there)) {
     return refuse(ncclSystemError, text("communicator: these ranks never came:", missing_ranks(*comm->team)));
   }
-  if (comm->team->init_error == ncclSuccess) return ncclSuccess;
-  return refuse(comm->team->init_error, "Duplicate GPU detected: two ranks of a communicator use one device");
+  return comm->team->init_error;
 }
 
 void FakeNccl::drive(ncclComm_t comm) {

@@ -1,4 +1,4 @@
-// An NCCL whose ranks are threads (or groups) of one process. Collectives meet in stream order and move real data;
+// An NCCL whose ranks are threads of one process. Collectives meet in stream order and move real data;
 // ranks that disagree, buffers that overlap, streams of other devices are errors where the real library would hang or
 // corrupt memory. Hangs and asynchronous failures come on demand. Only what the
 // program calls is there.
@@ -47,10 +47,6 @@ class FakeNccl {
  private:
   friend struct NcclFunctions;
 
-  struct PendingInit {
-    ncclComm_t comm;
-    bool blocking;
-  };
   struct PendingTask {
     ncclComm_t comm;
     Task task;
@@ -59,7 +55,6 @@ class FakeNccl {
   struct Group {  // of one thread
     int depth = 0;
     ncclResult_t error = ncclSuccess;
-    std::vector<PendingInit> inits;
     std::vector<PendingTask> tasks;
     std::vector<ncclComm_t> aborts;  // stopped, not freed yet
   };

@@ -62,8 +62,8 @@ struct NcclFunctions {
   static ncclResult_t init_config(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
     FakeNccl& f = fake();
     ncclResult_t result;
-    if (f.planned("ncclCommInitRank", &result)) return f.in_group(result);
-    return f.in_group(f.init(comm, ranks, id, rank, config));
+    if (f.planned("ncclCommInitRank", &result)) return result;
+    return f.init(comm, ranks, id, rank, config);
   }
   static ncclResult_t finalize(ncclComm_t comm) {
     ncclResult_t result = fake().ensure_usable("ncclCommFinalize", comm);

@@ -138,10 +138,6 @@ ncclResult_t FakeNccl::end_group() {
   changed_.notify_all();
   if (ended.error != ncclSuccess) return ended.error;
   ncclResult_t result = ncclSuccess;
-  for (const PendingInit& one : ended.inits) {
-    ncclResult_t made = one.blocking ? wait_for_team(one.comm) : ncclInProgress;
-    if (made != ncclSuccess && result == ncclSuccess) result = made;
-  }
   // One launch for all calls on one communicator and stream, in the order of the first call on each.
   while (!ended.tasks.empty()) {
     ncclComm_t comm = ended.tasks.front().comm;

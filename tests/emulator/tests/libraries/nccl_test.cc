@@ -1,4 +1,4 @@
-// The fake NCCL: ranks as threads and as groups of one thread, every collective against plain sums, and everything that
+// The fake NCCL: ranks as threads, every collective against plain sums, and everything that
 // a program must survive: mismatches, hangs, network failures, aborts, ranks that never come.
 #include "libraries/nccl/fake_nccl.h"
 
@@ -177,37 +177,6 @@ TEST_F(Nccl, SendThenReceiveWithoutAGroupDeadlocks) {
       nullptr, 2);
 }
 
-TEST_F(Nccl, OneThreadManagesAllRanksWithGroups) {
-  ncclUniqueId id;
-  nccl.ncclGetUniqueId(&id);
-  std::vector<Rank> ranks(4);
-  nccl.ncclGroupStart();
-  for (int r = 0; r < 4; ++r) {
-    machine.set_device(r);
-    ranks[static_cast<size_t>(r)] = {.rank = r, .stream = machine.make_stream()};
-    EXPECT_EQ(nccl.ncclCommInitRankConfig(&ranks[static_cast<size_t>(r)].comm, 4, id, r, nullptr), ncclSuccess);
-  }
-  ASSERT_EQ(nccl.ncclGroupEnd(), ncclSuccess) << fake.last_refusal();
-  std::vector<Values> x;
-  for (int r = 0; r < 4; ++r) x.push_back(make(Element::kF32, 8, r));
-  nccl.ncclGroupStart();
-  for (const Rank& r : ranks) {
-    void* data = x[static_cast<size_t>(r.rank)].data();
-    nccl.ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, r.comm, r.stream);
-  }
-  ASSERT_EQ(nccl.ncclGroupEnd(), ncclSuccess);
-  bool all = false;
-  for (int round = 0; round < 3 && !all; ++round) {
-    all = true;
-    for (const Rank& r : ranks) all = machine.synchronize(r.stream, 0) && all;
-  }
-  ASSERT_TRUE(all);
-  for (const Values& one : x)
-    for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(one[i], sum(4, i));
-  for (const Rank& r : ranks) EXPECT_EQ(nccl.ncclCommDestroy(r.comm), ncclSuccess);
-  machine.set_device(0);
-}
-
 TEST_F(Nccl, OperationsOfOneRankKeepTheirOrderAcrossStreams) {
   run([&](Rank& r) {
     cudaStream_t other = machine.make_stream();
@@ -362,14 +331,15 @@ TEST_F(Nccl, Fp8ReductionsNeedHopper) {
 }
 
 TEST_F(Nccl, TwoRanksOnOneDeviceAreRefusedUnlessAllowed) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
   for (bool allowed : {false, true}) {
     fake.allow_ranks_to_share_a_device(allowed);
     ncclUniqueId id;
     nccl.ncclGetUniqueId(&id);
     ncclComm_t comms[2];
-    nccl.ncclGroupStart();
-    for (int r = 0; r < 2; ++r) nccl.ncclCommInitRankConfig(&comms[r], 2, id, r, nullptr);
-    EXPECT_EQ(nccl.ncclGroupEnd(), allowed ? ncclSuccess : ncclInvalidUsage);
+    for (int r = 0; r < 2; ++r) EXPECT_EQ(nccl.ncclCommInitRankConfig(&comms[r], 2, id, r, &config), ncclInProgress);
+    for (ncclComm_t comm : comms) EXPECT_EQ(async_error(comm), allowed ? ncclSuccess : ncclInvalidUsage);
     if (!allowed) expect_refusal("Duplicate GPU detected");
     for (ncclComm_t comm : comms) nccl.ncclCommAbort(comm);
   }
