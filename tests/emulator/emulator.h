@@ -1,4 +1,4 @@
-// What a test says to the emulated GPU and asks of it: schedules, faults, statistics, memory carved by own allocators.
+// What a test says to the emulated GPU and asks of it: schedules, faults, counted accesses.
 // Nothing here exists on a real GPU, so a test that is also built by nvcc uses it only when __CUDACC__ is not defined.
 #pragma once
 #include <cstddef>
@@ -24,15 +24,6 @@ void set_threads(int count);
 // How many blocks of a launch without cooperation run side by side on an OS thread, a cluster as one. At first 1.
 void set_resident_blocks(int count);
 
-// For an allocator that cuts up one big cudaMalloc: fresh and poisoned, or not to be touched.
-void mark_live(void* begin, size_t bytes);
-void mark_dead(void* begin, size_t bytes);
-
-struct Statistics {
-  uint64_t switches, collectives, accesses, threads, blocks, launches;
-};
-Statistics statistics();
-
 // What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Check builds count all
 // accesses, fast builds those through cuda/access.h and cuda/ptx/ptx.h.
 void count_accesses(bool on);  // off at first: it costs time
@@ -46,6 +37,4 @@ struct KernelCounters {
 };
 std::map<std::string, KernelCounters> kernel_counters();
 void reset_kernel_counters();
-
-double measure_switch_ns();  // time of one change between CUDA threads
 }  // namespace emu

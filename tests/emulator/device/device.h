@@ -32,19 +32,6 @@ void mark_unwritten(void* begin, size_t bytes);   // nobody wrote it: reading is
 void mark_written(void* begin, size_t bytes);     // written before all operations
 void rebase_stamps(void* begin, size_t bytes);    // forget who wrote what, keep whether; after a device synchronisation
 
-// The runtime half keeps device memory closed to host code. Host code that works on it (mark_live) holds one of these.
-class OpenMemory {
- public:
-  OpenMemory();
-  ~OpenMemory();
-  OpenMemory(const OpenMemory&) = delete;
-  OpenMemory& operator=(const OpenMemory&) = delete;
-
- private:
-  std::unique_lock<std::recursive_mutex> lock_;
-  bool opened_;
-};
-
 // ---- operations: what is queued on streams
 // Stamps in memory name an operation by a small number. 0 is "before everything". The runtime starts again at 1 after
 // a device synchronisation (rebase_stamps on all allocations) and must not go beyond kMaxOperation.
@@ -91,7 +78,6 @@ void set_host_fault_handler(bool (*handler)(void* address));
 // ---- schedules
 void set_schedule_seed(uint64_t value);
 extern const bool kChecking;  // linked with the check variant of the device half
-uint64_t schedule_seed();
 
 // ---- tensor maps: how cuTensorMapEncodeTiled fills the 128 bytes that the TMA engine reads
 struct TensorMap {

@@ -1,5 +1,4 @@
 // Runs a grid: gangs of resident blocks go to OS threads in random order.
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <numeric>
@@ -13,12 +12,10 @@ namespace emu {
 const bool kChecking = kCheck;
 
 namespace {
-std::mutex mutex;
 uint64_t seed_value = 1;
 uint64_t launches_since_seed = 0;  // the schedule of a launch depends on these two
 int os_threads = 1;
 int resident_blocks = 1;
-Statistics totals{};
 bool (*host_fault)(void*) = nullptr;
 constexpr size_t kRedzone = 128;
 constexpr size_t kMaxStaticShared = 48 << 10;
@@ -117,12 +114,6 @@ void run_gang(Grid& grid, uint64_t first, uint64_t clusters, size_t window) {
   if (!gang.failed && live) report_stuck(gang);
   flush_counters(gang);
   for (const auto& b : gang.blocks) set_state(b->window, b->window_used, ByteState::kFree);
-  const std::lock_guard lock(mutex);
-  totals.switches += gang.counts.switches;
-  totals.collectives += gang.counts.collectives;
-  totals.accesses += gang.counts.accesses;
-  totals.blocks += gang.blocks.size();
-  totals.threads += gang.blocks.size() * gang.blocks[0]->size;
 }
 
 void on_segv(int, siginfo_t* info, void*) {
@@ -166,16 +157,11 @@ void set_schedule_seed(uint64_t value) {
   seed_value = value;
   launches_since_seed = 0;
 }
-uint64_t schedule_seed() { return seed_value; }
 void set_threads(int count) { os_threads = count; }
 void set_resident_blocks(int count) { resident_blocks = count; }
 void set_host_fault_handler(bool (*handler)(void* address)) {
   host_fault = handler;
   catch_segv();
-}
-Statistics statistics() {
-  const std::lock_guard lock(mutex);
-  return totals;
 }
 
 bool run_grid(const GridLaunch& launch) {
@@ -208,8 +194,6 @@ bool run_grid(const GridLaunch& launch) {
   for (size_t w = 1; w < workers; ++w) threads.emplace_back(work, w);
   work(0);
   for (auto& t : threads) t.join();
-  const std::lock_guard lock(mutex);
-  ++totals.launches;
   return !faulted();
 }
 
@@ -275,25 +259,6 @@ unsigned char* dynamic_shared() {
   Block& b = block();
   if (!b.dynamic) fail(Fault::kConfigure, "dynamic shared memory used but none was asked for at launch");
   return b.dynamic;
-}
-
-double measure_switch_ns() {  // two threads yield to each other through the random scheduler
-  GridLaunch launch;
-  launch.shape.grid = dim3(1);
-  launch.shape.block = dim3(2);
-  launch.trampoline = [](void*, void*) {
-    for (int i = 0; i < 300'000; ++i) {
-      made_progress(*block().gang);
-      yield();
-    }
-  };
-  launch.operation.name = "switch";
-  init_memory();
-  const auto start = std::chrono::steady_clock::now();
-  const uint64_t before = statistics().switches;
-  run_grid(launch);
-  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-  return time.count() / double(statistics().switches - before);
 }
 }  // namespace emu
 

@@ -105,11 +105,6 @@ void make_fresh(void* begin, size_t bytes) {
   mark_unwritten(begin, bytes);
   memset(begin, 0xff, bytes);
 }
-void mark_live(void* begin, size_t bytes) {
-  const OpenMemory open;
-  make_fresh(begin, bytes);
-}
-void mark_dead(void* begin, size_t bytes) { set_state(begin, bytes, ByteState::kFree); }
 
 void restamp(void* begin, size_t bytes, bool write, uint64_t stamp) {
   if (!kCheck) return;
@@ -286,7 +281,6 @@ void check_order(const uint8_t* p, size_t bytes, int access, const void* caller)
 void note(const void* address, size_t bytes, int access, const void* caller) {
   if (!running()) return;
   const auto* p = static_cast<const uint8_t*>(address);
-  ++block().gang->counts.accesses;
   if (offset_of(p) >= kArenaBytes) {
     if (own_memory(p)) return;
     fail(Fault::kBounds, "illegal address %p (host or foreign memory), %zu-byte %s%s", address, bytes, verb(access),

@@ -70,7 +70,6 @@ Thread* spare_stack() {
 thread_local StackPool pool;
 
 void switch_to(void** save, Thread* to, Gang& gang) {
-  ++gang.counts.switches;
   current_thread = to;
   emu_switch_stack(save, to ? to->fiber->stack_pointer : gang.main_stack);
 }

@@ -206,9 +206,8 @@ struct Gang {
   uint64_t looks_since = UINT64_MAX, stuck_since = UINT64_MAX;  // of the grid's `changes`
   int looks_since_all = 0;                                      // while all gangs have spun for long
   uint64_t idle_yields = 0, yields = 0;
-  size_t async_open = 0;         // stages still to run, over all blocks
-  uint32_t known_operation = 0;  // the last one found to be ordered before this launch
-  Statistics counts{};
+  size_t async_open = 0;                   // stages still to run, over all blocks
+  uint32_t known_operation = 0;            // the last one found to be ordered before this launch
   std::unique_ptr<GangCounters> counters;  // only while accesses are counted
 };
 

@@ -53,7 +53,6 @@ void warp_collective(Collective kind, unsigned mask, const void* in, void* out, 
   Rendezvous done = r;
   warp.open.erase(warp.open.begin() + (&r - warp.open.data()));
   done.lanes.mask = mask;
-  ++b.gang->counts.collectives;
   if (finish) finish(done.lanes);
   for (unsigned i = 0; i < 32; ++i) {
     if ((mask >> i & 1) && i != me->lane) wake(b.threads[me->warp * 32 + i]);

@@ -54,14 +54,7 @@ std::string explanation();
 // What was made and never destroyed, one line each with the place of the call: memory, streams, events, graphs.
 std::vector<std::string> leaks();
 
-// Host code that touches device memory dies by SIGSEGV with a message that names the allocation (default: on).
-void protect_device_memory(bool on);
-
 // From now on kernels are not run: each launch is checked against the limits of the simulated GPU as ever, and told.
 // Addresses in its arguments need not be memory. {}: kernels run again.
 void tell_launches(std::function<void(const std::string& kernel, const LaunchShape&)> listener);
-
-// Host misuse that is no error code on a GPU, such as a pinned buffer changed before its copy ran, is a Report like any
-// fault of a kernel; see take_report(). This one only looks.
-bool report_pending();
 }  // namespace emu

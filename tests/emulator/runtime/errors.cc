@@ -118,8 +118,6 @@ std::string explanation() {
   std::unique_lock lock(runtime().mutex);
   return runtime().explanation;
 }
-
-bool report_pending() { return faulted(); }
 }  // namespace emu
 
 extern "C" {

@@ -33,21 +33,9 @@ void open_memory() {
 
 void close_memory() {
   Runtime& rt = runtime();
-  if (!rt.memory_open || !rt.protect) return;
+  if (!rt.memory_open) return;
   rt.memory_open = false;
   set_access(PROT_NONE);
-}
-
-void protect_device_memory(bool on) {
-  std::unique_lock lock(runtime().mutex);
-  open_memory();
-  runtime().protect = on;
-  close_memory();
-}
-
-OpenMemory::OpenMemory() : lock_(runtime().mutex), opened_(!runtime().memory_open) { open_memory(); }
-OpenMemory::~OpenMemory() {
-  if (opened_) close_memory();
 }
 
 // Called from the signal handler with the process about to die, so it takes no lock.

@@ -134,7 +134,6 @@ struct Runtime {
   std::function<void(const std::string& kernel, const LaunchShape&)> launches_told_to;  // if any, no kernel runs
   std::string explanation;  // of the latest error that the runtime itself returned
   uint64_t next_object = 1;
-  bool protect = true;
   bool memory_open = false;
 };
 Runtime& runtime();
