@@ -80,7 +80,6 @@ cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
 // ---- capture.cc
 cudaError_t check_capture(const char* name);  // kUnsafeInCapture
 cudaError_t break_capture(Capture& capture, cudaError_t error, std::string why);
-cudaError_t check_legacy_use(const CUstream_st& stream);           // a legacy stream beside captured blocking streams
 cudaError_t join_capture(CUstream_st& stream, CUevent_st& event);  // the event was recorded in a captured stream
 cudaError_t add_captured_node(CUstream_st& stream, Action action);
 Capture* capture_of_device(int device);  // any that is running, for device-wide synchronisation

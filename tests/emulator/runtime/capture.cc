@@ -127,19 +127,6 @@ cudaError_t check_capture(const char* name) {
   return cudaSuccess;
 }
 
-cudaError_t check_legacy_use(const CUstream_st& stream) {
-  if (!is_legacy(stream)) return cudaSuccess;
-  for (auto& capture : runtime().captures) {
-    for (cudaStream_t captured : capture->streams) {
-      if (captured->device != stream.device || (captured->flags & cudaStreamNonBlocking) != 0) continue;
-      return break_capture(*capture, cudaErrorStreamCaptureImplicit,
-                           "the legacy stream is used while a blocking stream is being captured: make the captured " +
-                               std::string("stream with cudaStreamNonBlocking"));
-    }
-  }
-  return cudaSuccess;
-}
-
 cudaError_t add_captured_node(CUstream_st& stream, Action action) {
   Capture& capture = *stream.capture;
   if (capture.broken != cudaSuccess) {
@@ -214,7 +201,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
     CUstream_st* stream = emu::find_stream(handle, "cudaStreamIsCapturing");
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     if (status == nullptr) return cudaErrorInvalidValue;
-    if (cudaError_t error = emu::check_legacy_use(*stream); error != cudaSuccess) return error;
     const emu::Capture* capture = stream->capture;
     *status = capture == nullptr               ? cudaStreamCaptureStatusNone
               : capture->broken == cudaSuccess ? cudaStreamCaptureStatusActive

@@ -88,7 +88,6 @@ cudaError_t copy_now(const CopyRequest& r) {
   return api(r.name, kUnsafeInCapture, [&](Runtime&) {
     CUstream_st* stream = find_stream(nullptr, r.name);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (cudaError_t error = check_legacy_use(*stream); error != cudaSuccess) return error;
     TaskPtr task;
     if (cudaError_t error = copy_on(*stream, r, &task); error != cudaSuccess || task == nullptr) return error;
     const bool within_devices = !is_host_memory(r.to) && !is_host_memory(r.from);

@@ -1,4 +1,4 @@
-// Events: records, queries, waits and times. Times are those of the virtual clock (queue.h), so that they depend on
+// Events: records, waits and times. Times are those of the virtual clock (queue.h), so that they depend on
 // what was queued and not on this machine.
 #include "emulator/runtime/api.h"
 
@@ -43,7 +43,7 @@ cudaError_t record(CUevent_st& event, CUstream_st& stream) {
   return cudaSuccess;
 }
 
-// Neither queries nor waits are possible on an event that lives in a capture.
+// No wait is possible for an event that lives in a capture.
 cudaError_t refuse_captured(const CUevent_st& event, const char* name) {
   if (event.state != CUevent_st::kCaptured) return cudaSuccess;
   std::string why = std::string(name) + " on an event that was last recorded in a stream being captured";
@@ -116,17 +116,6 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_event("cudaEventRecord", emu::kOrdinary, handle, [&](Runtime&, CUevent_st& event) {
     CUstream_st* stream = emu::find_stream(stream_handle, "cudaEventRecord");
     return stream == nullptr ? cudaErrorInvalidResourceHandle : emu::record(event, *stream);
-  });
-}
-cudaError_t cudaEventQuery(cudaEvent_t handle) {
-  return with_event("cudaEventQuery", emu::kUnsafeInCapture, handle, [&](Runtime&, CUevent_st& event) {
-    if (cudaError_t error = emu::refuse_captured(event, "cudaEventQuery"); error != cudaSuccess) return error;
-    if (event.task == nullptr) return cudaSuccess;
-    emu::run_some_tasks();
-    if (cudaError_t error = emu::asynchronous(); error != cudaSuccess) return error;
-    if (!event.task->done) return cudaErrorNotReady;
-    emu::host_knows_finished(event.task);
-    return emu::asynchronous();
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {

@@ -20,7 +20,6 @@ struct Capture;
 // The objects behind CUDA's handles; their names are fixed by the real headers.
 struct CUstream_st {
   int device = 0;
-  unsigned flags = 0;
   unsigned long long id = 0;
   void* made_at = nullptr;  // return address of the creating call, for leaks
   emu::TaskPtr tail;        // the last task; the next one comes after it

@@ -1,43 +1,19 @@
-// Streams: handles, the order between them, and waiting for them. The rules of the legacy default stream are those of
-// "Stream synchronization behavior" in the CUDA Runtime API.
+// Streams: handles, and waiting for them. All are made with cudaStreamNonBlocking, so that none is ordered with the
+// default stream.
 #include <algorithm>
 
 #include "emulator/runtime/api.h"
 
 namespace emu {
 namespace {
-bool is_blocking(const CUstream_st& stream) { return (stream.flags & cudaStreamNonBlocking) == 0; }
-
-// Calls `see` for each stream that the legacy stream of the device waits for.
-template <class See>
-void for_blocking_streams(int device, See see) {
-  Runtime& rt = runtime();
-  for (auto& [handle, stream] : rt.streams) {
-    if (stream->device == device && is_blocking(*stream)) see(*stream);
-  }
-}
-
-std::vector<TaskPtr> predecessors(CUstream_st& stream) {
-  std::vector<TaskPtr> after{stream.tail};
-  if (is_legacy(stream)) {
-    for_blocking_streams(stream.device, [&](CUstream_st& other) { after.push_back(other.tail); });
-  } else if (is_blocking(stream)) {
-    after.push_back(runtime().devices[size_t(stream.device)].legacy.tail);
-  }
-  return after;
-}
-
 cudaError_t create(cudaStream_t* out, unsigned flags, void* caller) {
   Runtime& rt = runtime();
   int device = current_device();
   if (cudaError_t error = check_device(device); error != cudaSuccess) return error;
   if (out == nullptr) return refuse(cudaErrorInvalidValue, "cudaStreamCreate: no place for the handle");
-  if ((flags & ~unsigned(cudaStreamNonBlocking)) != 0) {
-    return refuse(cudaErrorInvalidValue, "cudaStreamCreate: unknown flags " + std::to_string(flags));
-  }
+  if (flags != cudaStreamNonBlocking) return not_emulated("a stream with other flags", "cudaStreamNonBlocking is");
   auto stream = std::make_unique<CUstream_st>();
   stream->device = device;
-  stream->flags = flags;
   stream->id = rt.next_object++;
   stream->made_at = caller;
   *out = stream.get();
@@ -46,7 +22,7 @@ cudaError_t create(cudaStream_t* out, unsigned flags, void* caller) {
 }
 
 cudaError_t refuse_captured(CUstream_st& stream, const char* name) {
-  if (stream.capture == nullptr) return check_legacy_use(stream);
+  if (stream.capture == nullptr) return cudaSuccess;
   return break_capture(*stream.capture, cudaErrorStreamCaptureUnsupported,
                        std::string(name) + " of a stream that is being captured");
 }
@@ -78,14 +54,11 @@ CUstream_st* find_stream(cudaStream_t handle, const char* name) {
 
 cudaError_t enqueue_after(CUstream_st& stream, Action action, const TaskPtr& also, TaskPtr* task) {
   if (stream.capture != nullptr) return add_captured_node(stream, std::move(action));
-  if (cudaError_t error = check_legacy_use(stream); error != cudaSuccess) return error;
   const auto* kernel = std::get_if<KernelAction>(&action);
   const bool programmatic = kernel != nullptr && kernel->shape.programmatic;
-  std::vector<TaskPtr> after = predecessors(stream);
-  after.push_back(also);
   stream.tail = add_task({.device = stream.device,
                           .action = std::move(action),
-                          .after = std::move(after),
+                          .after = {stream.tail, also},
                           .overlapped = programmatic ? stream.tail : nullptr,
                           .stream = stream.id});
   if (task != nullptr) *task = stream.tail;
@@ -96,9 +69,7 @@ cudaError_t enqueue(CUstream_st& stream, Action action, TaskPtr* task) {
   return enqueue_after(stream, std::move(action), nullptr, task);
 }
 
-void wait_for_stream(CUstream_st& stream) {
-  for (const TaskPtr& task : predecessors(stream)) host_waits_for(task);
-}
+void wait_for_stream(CUstream_st& stream) { host_waits_for(stream.tail); }
 
 cudaError_t enqueue_operation(cudaStream_t handle, LibraryOperation operation, unsigned long long* ticket) {
   std::unique_lock lock(runtime().mutex);
@@ -166,10 +137,9 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return with_stream("cudaStreamQuery", emu::kUnsafeInCapture, handle, [&](Runtime&, CUstream_st& stream) {
     if (cudaError_t error = emu::refuse_captured(stream, "cudaStreamQuery"); error != cudaSuccess) return error;
     emu::run_some_tasks();
-    for (const emu::TaskPtr& task : emu::predecessors(stream)) {
-      if (task == nullptr) continue;
-      if (!task->done) return emu::asynchronous() == cudaSuccess ? cudaErrorNotReady : emu::asynchronous();
-      emu::host_knows_finished(task);
+    if (stream.tail != nullptr) {
+      if (!stream.tail->done) return emu::asynchronous() == cudaSuccess ? cudaErrorNotReady : emu::asynchronous();
+      emu::host_knows_finished(stream.tail);
     }
     return emu::asynchronous();
   });

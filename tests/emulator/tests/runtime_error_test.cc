@@ -34,7 +34,6 @@ TEST_F(RuntimeError, AnyCallCanBePlannedToFail) {
       {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(stream); }},
       {"cudaStreamWaitEvent", [&] { return cudaStreamWaitEvent(stream, event, 0); }},
       {"cudaEventRecord", [&] { return cudaEventRecord(event, stream); }},
-      {"cudaEventQuery", [&] { return cudaEventQuery(event); }},
       {"cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); }},
       {"cudaSetDevice", [&] { return cudaSetDevice(0); }},
       {"cudaGetDeviceCount", [&] { return cudaGetDeviceCount(&number); }},

@@ -62,9 +62,9 @@ inline std::vector<int> read_ints(const int* device, size_t count) {
   EXPECT_EQ(cudaMemcpy(values.data(), device, count * sizeof(int), cudaMemcpyDeviceToHost), cudaSuccess);
   return values;
 }
-inline cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+inline cudaStream_t new_stream() {
   cudaStream_t stream = nullptr;
-  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
+  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   return stream;
 }
 inline cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
