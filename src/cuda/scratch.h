@@ -246,7 +246,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormSums, AttentionFwd, MergeAttenti
                   ActivationFwd, ActivationBwd, ScaledSum, GatedSum, DequantizeNf4, ScaleByMagnitude,
                   ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy,
                   OneBitMomentum, OneBitMean, OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd,
-                  DropPath, Int8Gemm, SourceLosses>
+                  DropPath, Int8Gemm, SourceLosses, LatentHeads, LatentHeadsBwd>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

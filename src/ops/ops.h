@@ -13,6 +13,7 @@
 #include "ops/gemm.h"
 #include "ops/int8_gemm.h"
 #include "ops/lamb.h"
+#include "ops/latent_heads.h"
 #include "ops/loss.h"
 #include "ops/mlp.h"
 #include "ops/moe.h"
@@ -48,7 +49,7 @@ namespace athanor {
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
   X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackGroups) X(SumGroups) \
-  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses)
+  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses) X(LatentHeads) X(LatentHeadsBwd)
 // clang-format on
 
 // run() launches on the compute stream; scratch() returns the bytes of temporary memory that it needs, a pure function

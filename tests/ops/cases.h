@@ -42,6 +42,7 @@ void gemm_cases(Examiner&);
 void norm_cases(Examiner&);
 void attention_cases(Examiner&);
 void rope_cases(Examiner&);
+void latent_cases(Examiner&);
 void mlp_cases(Examiner&);
 void activation_cases(Examiner&);
 void embedding_cases(Examiner&);
@@ -70,6 +71,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"norm", norm_cases},
                                 {"attention", attention_cases},
                                 {"rope", rope_cases},
+                                {"latent", latent_cases},
                                 {"mlp", mlp_cases},
                                 {"activation", activation_cases},
                                 {"embedding", embedding_cases},
