@@ -89,7 +89,12 @@ class Chooser {
     const int64_t groups = op_.rule.groups, each = op_.logits.cols() / groups;
     best_.resize(size_t(groups));
     groups_.resize(size_t(op_.rule.chosen_groups));
-    for (int64_t g = 0; g < groups; ++g) best_[size_t(g)] = two_largest(values_.data() + g * each, each);
+    for (int64_t g = 0; g < groups; ++g) {
+      const float* group = values_.data() + g * each;
+      best_[size_t(g)] = op_.rule.by_largest
+                             ? *std::max_element(group, group + each, [](float a, float b) { return is_larger(b, a); })
+                             : two_largest(group, each);
+    }
     taken_groups_.assign(size_t(groups), 0);
     choose_largest(groups_.data(), best_.data(), groups, op_.rule.chosen_groups, taken_groups_);
     for (int64_t g = 0; g < groups; ++g)

@@ -59,7 +59,7 @@ struct Routed {
   int tokens, count, chosen;   // count: number of experts
   int groups, chosen_groups;
   float factor;
-  bool sigmoids, normalize, by_logit;
+  bool sigmoids, normalize, by_logit, by_largest;
 };
 
 // The largest key below `last` among value_of(i) for i in [begin, end), over the warp; 0: none.
@@ -85,7 +85,7 @@ __device__ __forceinline__ void choose_groups(int* kept, float* best, const Rout
     const unsigned long long first = next_largest(g * each, (g + 1) * each, ~0ull, value_of);
     const unsigned long long second = next_largest(g * each, (g + 1) * each, first, value_of);
     if (lane_number() == 0) {
-      best[g] = value_of(number_in(first)) + value_of(number_in(second));
+      best[g] = value_of(number_in(first)) + (a.by_largest ? 0.f : value_of(number_in(second)));
       kept[g] = 0;
     }
   }
@@ -536,7 +536,8 @@ void run(const RouteFwd& op, void*, cudaStream_t stream) {
                  op.rule.factor,
                  op.rule.score == RouterScore::sigmoid,
                  op.rule.normalize,
-                 op.selects_by_logit()};
+                 op.selects_by_logit(),
+                 op.rule.by_largest};
   CUDA_CHECK(launch(route_forward, warps(a.tokens, stream), a));
 }
 

@@ -16,11 +16,13 @@ namespace athanor {
 // the sigmoid of each logit [DeepSeek-AI 2024, "DeepSeek-V3", eq. 15]. Weights are the scores of the chosen experts,
 // times `factor`; with `normalize` first divided by their sum + kSumFloor. With groups > 1 the experts form that many
 // equal groups of consecutive experts, and only experts of the chosen_groups best groups can be chosen; a group's value
-// is the sum of its two largest selection values.
+// is the sum of its two largest selection values or, with `by_largest`, the largest one [DeepSeek-AI 2024,
+// "DeepSeek-V2", sec. 2.2.2].
 struct RouterRule {
   RouterScore score = RouterScore::softmax;
   bool normalize = false;
   int64_t groups = 1, chosen_groups = 1;
+  bool by_largest = false;
   float factor = 1;
   static constexpr float kSumFloor = 1e-20f;  // as in transformers; all scores may underflow
   static constexpr int64_t kMaxGroups = 256;

@@ -64,7 +64,7 @@ std::vector<double> selection(const RouteFwd& op, const Values& logits, int64_t 
   for (size_t g = 0; g < values.size(); g += each) {
     const std::vector<double> group(values.begin() + int64_t(g), values.begin() + int64_t(g + each));
     const std::vector<int32_t> two = largest(group, 2);
-    best.push_back(group[size_t(two[0])] + group[size_t(two[1])]);
+    best.push_back(group[size_t(two[0])] + (op.rule.by_largest ? 0 : group[size_t(two[1])]));
   }
   std::vector<bool> chosen(best.size());
   for (const int32_t g : largest(best, op.rule.chosen_groups)) chosen[size_t(g)] = true;

@@ -137,7 +137,8 @@ constexpr Ruled kRules[] = {
     {"sigmoids, groups", {.score = kSigmoid, .normalize = true, .groups = 4, .chosen_groups = 2}, false},
     {"all", {.score = kSigmoid, .normalize = true, .groups = 4, .chosen_groups = 3, .factor = 1.5f}, true},
     {"softmax, bias", {.normalize = true, .factor = 0.5f}, true},
-    {"softmax, groups", {.groups = 2, .chosen_groups = 1}, true}};
+    {"softmax, groups", {.groups = 2, .chosen_groups = 1}, true},
+    {"softmax, groups by the largest", {.groups = 4, .chosen_groups = 2, .by_largest = true}, false}};
 constexpr Sizes kGrouped[] = {{1, 8, 2}, {33, 8, 3}, {70, 64, 8}};
 
 void ruled_router(Examiner& examine) {
