@@ -120,6 +120,17 @@ CASES = {
             n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True,
             routed_scaling_factor=1.7, first_k_dense_replace=1, sliding_window=None, bos_token_id=1, eos_token_id=2,
             pad_token_id=None, tie_word_embeddings=False)),
+    "deepseek_v3": dict(
+        seed=306, batch=3, time=16, norm_gain=0.3,
+        config=transformers.DeepseekV3Config(
+            vocab_size=67, hidden_size=24, intermediate_size=30, moe_intermediate_size=10, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64, rms_norm_eps=1e-5,
+            q_lora_rank=14, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=10,
+            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True,
+            routed_scaling_factor=1.3, first_k_dense_replace=1, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="yarn", rope_theta=100.0, factor=4.0,
+                                                            original_max_position_embeddings=16, beta_fast=2.0,
+                                                            beta_slow=0.5, mscale=1.0, mscale_all_dim=0.7))),
 }
 
 

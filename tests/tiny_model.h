@@ -39,6 +39,10 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
     m.value_residual_lambdas.assign(size_t(s.layers), 0.4);
     m.value_gate_channels = 3, m.attention_gate_channels = 5, m.smear_channels = 4;
   }
+  if (has_latent_attention(type)) {
+    m.q_lora_rank = 12, m.kv_lora_rank = 10, m.qk_nope_head_dim = 6, m.qk_rope_head_dim = 4, m.v_head_dim = 7;
+    m.num_key_value_heads = s.heads, m.head_dim = 10;
+  }
   if (!has_experts(type)) return m;
   m.num_experts = 5, m.num_experts_per_tok = 2;
   m.moe_intermediate_size = s.intermediate;
@@ -48,9 +52,9 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
     m.num_experts = 6, m.shared_expert_intermediate_size = s.intermediate;
     if (s.layers > 1) m.mlp_only_layers = {s.layers - 1};
   }
-  if (type != ModelType::dots1) return m;
+  if (!has_deepseek_experts(type)) return m;
   m.num_experts = 6, m.n_group = 3, m.topk_group = 2, m.n_shared_experts = 1, m.first_k_dense_replace = 1;
-  m.norm_topk_prob = true, m.routed_scaling_factor = 1.5;
+  m.norm_topk_prob = type != ModelType::deepseek_v2, m.routed_scaling_factor = 1.5;
   return m;
 }
 

@@ -6,8 +6,9 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kModelTypes[] = {"gpt2",      "llama",     "qwen2", "qwen3", "mistral", "mixtral",
-                                            "qwen2_moe", "qwen3_moe", "olmoe", "dots1", "athanor", "vit"};
+constexpr std::string_view kModelTypes[] = {"gpt2",        "llama",       "qwen2",     "qwen3", "mistral",
+                                            "mixtral",     "qwen2_moe",   "qwen3_moe", "olmoe", "dots1",
+                                            "deepseek_v2", "deepseek_v3", "athanor",   "vit"};
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn", "proportional"};
 constexpr std::string_view kRouterScores[] = {"softmax", "sigmoid"};
 constexpr std::string_view kAuxLossScopes[] = {"sequence", "micro_batch", "global_batch"};

@@ -166,7 +166,7 @@ struct Config {
   double normuon_beta2 = 0.95;
   int64_t min_8bit_size = 4096;
   double update_clip_threshold = 0.0;     // adamw: maximum RMS of a tensor's update; 0 = off
-  double router_bias_update_rate = 1e-3;  // dots1: update rate of router biases per step
+  double router_bias_update_rate = 1e-3;  // dots1, deepseek_v3: update rate of router biases per step
   AuxLossScope aux_loss_scope = AuxLossScope::sequence;
   double expert_buffer_factor = 0.0;    // slots per expert-parallel rank relative to balanced routing; 0 = any routing
   double expert_capacity_factor = 0.0;  // maximum load of an expert relative to an equal share; 0 = unlimited

@@ -176,8 +176,9 @@ std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<DataStage>> data_stage_fields();
 std::vector<Field<AheadToken>> ahead_token_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
-std::vector<Field<ModelConfig>> model_fields();  // including block_fields() and image_fields()
+std::vector<Field<ModelConfig>> model_fields();  // including the following and image_fields()
 std::vector<Field<ModelConfig>> block_fields();
+std::vector<Field<ModelConfig>> latent_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 
 // Reads a model shape. It has its own reader because Hugging Face files contain other keys, too.
@@ -228,6 +229,13 @@ std::string dotted(const std::string& prefix, std::string_view key);
 bool skips_removed_key(const Json& value, const std::string& prefix, std::string_view key, Notices);
 // Throws Error(usage) with the replacement if the value existed only in an earlier version.
 void refuse_removed_value(const Json& value, const std::string& path);
+
+// Multi-head latent attention (latent_model.cc): rows of its options, above; the part of validate() for them, of every
+// family; and its keys in a config.json of transformers.
+void validate_latent(const ModelConfig&, std::string_view where);
+void add_latent_keys(const ModelConfig&, Json& out);
+// Reads topk_method, the key of deepseek_v2 that says whether experts are in groups.
+void adopt_topk_method(Json& model, const std::string& path);
 
 // Options, checks and keys in files that only vision transformers (model_type vit) have (image_model.cc).
 

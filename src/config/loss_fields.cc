@@ -49,7 +49,8 @@ std::vector<Field<Config>> loss_fields() {
 std::vector<Field<Config>> expert_fields() {
   return {
       number("moe.router_bias_update_rate", &Config::router_bias_update_rate, between(0, 1), free, "",
-             "dots1: step size of the router bias (load balancing without auxiliary loss): after each step the bias of "
+             "dots1, deepseek_v3: step size of the router bias (load balancing without auxiliary loss): after each "
+             "step the bias of "
              "an expert rises by this if it received fewer tokens than average, and falls if more; 0 = constant")
           .alias({"moe_router_bias_update_rate"}),
       choice<&Config::aux_loss_scope>(

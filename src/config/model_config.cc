@@ -18,6 +18,16 @@ constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: byte offsets sta
 constexpr int64_t kMaxExperts = 1 << 18;
 constexpr int64_t kMaxListedLayers = 1 << 16;
 
+// Of the attention of one layer.
+template <class N>
+N latent_parameters(const ModelConfig& m) {
+  const N hidden = N(m.hidden_size), heads = N(m.num_attention_heads), latent = N(m.kv_lora_rank);
+  const N queries = heads * N(m.head_dim), values = heads * N(m.v_head_dim), rank = N(m.q_lora_rank);
+  const N of_queries = m.q_lora_rank > 0 ? rank * hidden + rank + rank * queries : hidden * queries;
+  return of_queries + (latent + N(m.qk_rope_head_dim)) * hidden + latent +
+         latent * (heads * N(m.qk_nope_head_dim) + values) + values * hidden;
+}
+
 // experts: number of experts counted per layer.
 template <class N>
 N count_parameters(const ModelConfig& m, int64_t experts) {
@@ -28,7 +38,8 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   if (!m.tie_word_embeddings && !vit) embeddings += vocab * hidden;
   if (gpt2) embeddings += N(m.max_position_embeddings) * hidden;
   if (vit) embeddings += hidden * N(m.num_channels) * N(m.patch_size) * N(m.patch_size) + hidden + hidden;
-  N block = hidden * (queries + keys + keys) + queries * hidden;
+  N block = has_latent_attention(m.model_type) ? latent_parameters<N>(m)
+                                               : hidden * (queries + keys + keys) + queries * hidden;
   if (m.attention_bias) block += queries + keys + keys;
   if (m.attention_bias && m.model_type == ModelType::athanor) block += hidden;
   if (m.qk_norm && m.qk_norm_elementwise_affine)
@@ -77,7 +88,8 @@ void validate_heads(const ModelConfig& m, std::string_view where) {
                 " has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
                 ", got ", m.head_dim);
   } else {
-    require_key(m.head_dim % 2 == 0, where, "head_dim", "rotary embeddings need an even number, got ", m.head_dim);
+    require_key(has_latent_attention(m.model_type) || m.head_dim % 2 == 0, where, "head_dim",
+                "rotary embeddings need an even number, got ", m.head_dim);
   }
   require_key(whole || m.model_type != ModelType::llama, where, "hidden_size", m.hidden_size,
               " is not a multiple of num_attention_heads ", m.num_attention_heads,
@@ -96,8 +108,8 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   if (m.model_type == ModelType::athanor) return;
   fixed("attention_bias", m.attention_bias, family.attention_bias);
   fixed("qk_norm", m.qk_norm, family.qk_norm);
-  const bool windows =
-      !has_gpt2_block(m.model_type) && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
+  const bool windows = !has_gpt2_block(m.model_type) && m.model_type != ModelType::llama &&
+                       m.model_type != ModelType::olmoe && !has_latent_attention(m.model_type);
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
               m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, dots1 and athanor have one");
   if (!has_gpt2_block(m.model_type)) return;
@@ -115,7 +127,7 @@ void require_unused(const ModelConfig& m, std::string_view where, const char* wh
                 "; leave it out");
 }
 
-// The keys that say which layers have experts, except dots1's first_k_dense_replace.
+// The keys that say which layers have experts, except first_k_dense_replace.
 void validate_dense_layers(const ModelConfig& m, std::string_view where) {
   if (!has_dense_layer_keys(m.model_type)) {
     const char* why = has_experts(m.model_type) ? "no dense layers between others" : "no experts";
@@ -143,7 +155,7 @@ void validate_routing(const ModelConfig& m, std::string_view where) {
                    {{"shared_expert_intermediate_size", {double(m.shared_expert_intermediate_size), 0}}});
   require_key(!gated || m.shared_expert_intermediate_size > 0, where, "shared_expert_intermediate_size",
               "is required for ", name_of(m.model_type));
-  if (m.model_type != ModelType::dots1)
+  if (!has_deepseek_experts(m.model_type))
     return require_unused(m, where, "none",
                           {{"n_group", {double(m.n_group), 1}},
                            {"topk_group", {double(m.topk_group), 1}},
@@ -164,7 +176,7 @@ void validate_routing(const ModelConfig& m, std::string_view where) {
 void validate_experts(const ModelConfig& m, std::string_view where) {
   if (!has_experts(m.model_type)) {
     require_key(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
-                "; mixtral, qwen2_moe, qwen3_moe, olmoe and dots1 have some");
+                "; mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2 and deepseek_v3 have some");
     require_unused(m, where, "no experts",
                    {{"num_experts_per_tok", {double(m.num_experts_per_tok), 0}},
                     {"moe_intermediate_size", {double(m.moe_intermediate_size), 0}},
@@ -247,7 +259,7 @@ void add_gpt2_keys(const ModelConfig& m, Json& out) {
   for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) out.set(key, Json::of(0.0));
 }
 
-void add_dots1_keys(const ModelConfig& m, Json& out) {
+void add_deepseek_experts(const ModelConfig& m, Json& out) {
   out.set("n_routed_experts", Json::of(m.num_experts));
   out.set("n_shared_experts", Json::of(m.n_shared_experts));  // transformers multiplies by it: null would be an error
   out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
@@ -264,7 +276,7 @@ void add_dots1_keys(const ModelConfig& m, Json& out) {
 }
 
 void add_expert_keys(const ModelConfig& m, Json& out) {
-  if (m.model_type == ModelType::dots1) return add_dots1_keys(m, out);
+  if (has_deepseek_experts(m.model_type)) return add_deepseek_experts(m, out);
   const bool mixtral = m.model_type == ModelType::mixtral;
   out.set(mixtral ? "num_local_experts" : "num_experts", Json::of(m.num_experts));
   out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
@@ -304,6 +316,7 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   if (has_experts(type)) add_expert_keys(m, out);
   if (type == ModelType::llama) out.set("mlp_bias", Json::of(false));
   if (type == ModelType::llama || type == ModelType::olmoe) return;
+  if (has_latent_attention(type)) return add_latent_keys(m, out);
   out.set("sliding_window", m.sliding_window > 0 ? Json::of(m.sliding_window) : Json());
   if (!qwen && !dots) return;
   if (qwen) out.set("use_sliding_window", Json::of(m.sliding_window > 0));
@@ -336,6 +349,10 @@ std::string_view architecture(ModelType type) {
       return "OlmoeForCausalLM";
     case ModelType::dots1:
       return "Dots1ForCausalLM";
+    case ModelType::deepseek_v2:
+      return "DeepseekV2ForCausalLM";
+    case ModelType::deepseek_v3:
+      return "DeepseekV3ForCausalLM";
     case ModelType::athanor:
       return "AthanorForCausalLM";
     case ModelType::vit:
@@ -355,7 +372,7 @@ bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 
 bool has_experts(ModelType type) {
   return type == ModelType::mixtral || type == ModelType::qwen2_moe || type == ModelType::qwen3_moe ||
-         type == ModelType::olmoe || type == ModelType::dots1;
+         type == ModelType::olmoe || has_deepseek_experts(type);
 }
 bool has_experts(const ModelConfig& m, int64_t layer) {
   return has_experts(m.model_type) && layer >= m.first_k_dense_replace && (layer + 1) % m.decoder_sparse_step == 0 &&
@@ -367,11 +384,12 @@ int64_t layers_with_experts(const ModelConfig& m) {
   return layers;
 }
 bool has_expert_width(ModelType type) {
-  return type == ModelType::qwen2_moe || type == ModelType::qwen3_moe || type == ModelType::dots1;
+  return type == ModelType::qwen2_moe || type == ModelType::qwen3_moe || has_deepseek_experts(type);
 }
 bool has_dense_layer_keys(ModelType type) { return type == ModelType::qwen2_moe || type == ModelType::qwen3_moe; }
 bool has_shared_expert_gate(ModelType type) { return type == ModelType::qwen2_moe; }
-bool has_router_bias(ModelType type) { return type == ModelType::dots1; }
+bool has_deepseek_experts(ModelType type) { return has_router_bias(type) || type == ModelType::deepseek_v2; }
+bool has_router_bias(ModelType type) { return type == ModelType::dots1 || type == ModelType::deepseek_v3; }
 int64_t shared_width(const ModelConfig& m) {  // a family has one of these keys
   return m.n_shared_experts * m.moe_intermediate_size + m.shared_expert_intermediate_size;
 }
@@ -386,15 +404,18 @@ ModelConfig model_defaults(ModelType type) {
   if (has_gpt2_block(type)) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
   if (type == ModelType::vit)
     m.hidden_act = Activation::gelu_erf, m.lm_head_bias = true, m.norm_eps = 1e-12, m.num_channels = 3;
-  if (type == ModelType::dots1) m.scoring_func = RouterScore::sigmoid;
+  if (has_router_bias(type)) m.scoring_func = RouterScore::sigmoid;
+  m.rope_interleave = has_latent_attention(type);
   // defaults of transformers
-  if (has_experts(type) && !has_router_bias(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
+  if (has_experts(type) && !has_deepseek_experts(type))
+    m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
   return m;
 }
 
 void complete(ModelConfig& m) {
   if (m.num_key_value_heads == 0) m.num_key_value_heads = m.num_attention_heads;
+  if (m.head_dim == 0 && has_latent_attention(m.model_type)) m.head_dim = m.qk_nope_head_dim + m.qk_rope_head_dim;
   if (m.head_dim == 0 && m.num_attention_heads > 0 && m.hidden_size % m.num_attention_heads == 0) {
     m.head_dim = m.hidden_size / m.num_attention_heads;
   }
@@ -432,6 +453,7 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_key(m.norm_eps > 0.0, where, "norm_eps", "expected more than 0, got ", m.norm_eps);
   require_key(m.rope_theta > 1.0, where, "rope_theta", "expected more than 1, got ", m.rope_theta);
   require_key(m.initializer_range > 0.0, where, "initializer_range", "expected more than 0, got ", m.initializer_range);
+  validate_latent(m, where);
   validate_heads(m, where);
   validate_family(m, where);
   validate_experts(m, where);
@@ -454,6 +476,12 @@ double attention_factor(const RopeScaling& r) {
   // [Peng et al. 2023, eq. 22]; the quotient form is DeepSeek's, as implemented in transformers.
   const auto scale = [&r](double weight) { return r.factor <= 1 ? 1 : 0.1 * weight * std::log(r.factor) + 1; };
   return r.mscale > 0 && r.mscale_all_dim > 0 ? scale(r.mscale) / scale(r.mscale_all_dim) : scale(1);
+}
+
+double latent_score_factor(const RopeScaling& r) {
+  if (r.rope_type != RopeType::yarn || r.mscale_all_dim == 0 || r.factor <= 1) return 1;
+  const double mscale = 0.1 * r.mscale_all_dim * std::log(r.factor) + 1;  // as in attention_factor()
+  return mscale * mscale;
 }
 
 int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts); }

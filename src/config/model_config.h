@@ -15,7 +15,22 @@ namespace athanor {
 
 // athanor: Llama's block with every option open; a family of this program only.
 // vit: a vision transformer, which classifies images; all others are language models.
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, athanor, vit };
+enum class ModelType {
+  gpt2,
+  llama,
+  qwen2,
+  qwen3,
+  mistral,
+  mixtral,
+  qwen2_moe,
+  qwen3_moe,
+  olmoe,
+  dots1,
+  deepseek_v2,
+  deepseek_v3,
+  athanor,
+  vit
+};
 enum class RopeType { none, linear, llama3, yarn, proportional };
 // Tensors that a sublayer (attention or MLP) normalizes: its input, its output before the residual addition, or both.
 enum class SublayerNorm { before, after, both };
@@ -41,6 +56,8 @@ struct RopeScaling {
 };
 // The factor applied to cos and sin: yarn's, else 1.
 double attention_factor(const RopeScaling&);
+// DeepSeek's factor of the scale of attention scores: the square of yarn's factor for mscale_all_dim, else 1.
+double latent_score_factor(const RopeScaling&);
 
 struct ModelConfig {
   ModelType model_type = ModelType::gpt2;
@@ -61,10 +78,17 @@ struct ModelConfig {
   bool tie_word_embeddings = false;    // the output head is the token embedding
   double final_logit_softcapping = 0;  // logits become this * tanh(logits / this) [Gemma 2, 2024]; 0 = off
   double initializer_range = 0.02;     // standard deviation of initial weights
-  int64_t num_experts = 0;             // E: experts per block; 0: a dense MLP without a router
-  int64_t num_experts_per_tok = 0;     // k: experts per token (top-k)
-  int64_t moe_intermediate_size = 0;   // F of an expert; 0 = unset; complete() sets it to intermediate_size
-  bool norm_topk_prob = false;         // normalize the top-k weights of a token to sum 1
+  // Multi-head latent attention, deepseek_v2 and deepseek_v3 only; head_dim is then qk_nope_head_dim + qk_rope_head_dim
+  int64_t q_lora_rank = 0;            // width of the queries' latent vector; 0: none, one matrix computes the queries
+  int64_t kv_lora_rank = 0;           // width of the latent vector of keys and values
+  int64_t qk_nope_head_dim = 0;       // channels of a query or key head that RoPE does not rotate
+  int64_t qk_rope_head_dim = 0;       // channels that it rotates; all key heads share them
+  int64_t v_head_dim = 0;             // channels of a value head
+  bool rope_interleave = false;       // RoPE rotates pairs of neighbouring channels
+  int64_t num_experts = 0;            // E: experts per block; 0: a dense MLP without a router
+  int64_t num_experts_per_tok = 0;    // k: experts per token (top-k)
+  int64_t moe_intermediate_size = 0;  // F of an expert; 0 = unset; complete() sets it to intermediate_size
+  bool norm_topk_prob = false;        // normalize the top-k weights of a token to sum 1
   RouterScore scoring_func = RouterScore::softmax;
   int64_t n_group = 1;                   // groups of consecutive experts, of equal size
   int64_t topk_group = 1;                // number of groups that a token's experts are chosen from
@@ -147,6 +171,12 @@ inline int64_t input_tokens(const ModelConfig& m) { return reads_images(m) ? 2 :
 // True if blocks are those of GPT-2: LayerNorm, an MLP without a gate, biases everywhere, positions from a table.
 bool has_gpt2_block(ModelType);
 bool norms_all_heads(ModelType);  // qk_norm normalizes all heads together
+// True if queries, keys and values are computed from latent vectors, and heads have channels without RoPE.
+bool has_latent_attention(ModelType);
+// True for tensors of modules that predict further tokens, which DeepSeek's files have as layers after the last one.
+bool predicts_further_tokens(const ModelConfig&, const std::string& tensor);
+int64_t rotary_dim(const ModelConfig&);  // channels of a query or key head that RoPE's table has angles for
+int64_t value_dim(const ModelConfig&);   // channels of a value head
 // True if the family can have experts; and if this layer has them. Layers without experts have a dense MLP of
 // intermediate_size.
 bool has_experts(ModelType);
@@ -156,6 +186,8 @@ int64_t layers_with_experts(const ModelConfig&);
 bool has_expert_width(ModelType);
 // True if mlp_only_layers and decoder_sparse_step are keys of the family's config.json.
 bool has_dense_layer_keys(ModelType);
+// True for DeepSeek's mixtures: experts may be in groups, some are shared, and the first layers may be dense.
+bool has_deepseek_experts(ModelType);
 // True if expert selection adds a bias to the router's scores (e_score_correction_bias).
 bool has_router_bias(ModelType);
 // True if a sigmoid gate scales the output of the shared expert.

@@ -145,7 +145,7 @@ std::vector<Field<ModelConfig>> model_fields() {
           .unset_is("num_attention_heads"),
       number("head_dim", &M::head_dim, between(1, 1 << 13), refused, "", "width of one head")
           .or_word("null", 0)
-          .unset_is("hidden_size / num_attention_heads"),
+          .unset_is("hidden_size / num_attention_heads; deepseek_v2, deepseek_v3: qk_nope_head_dim + qk_rope_head_dim"),
       number("intermediate_size", &M::intermediate_size, between(1, 1 << 24), refused, "",
              "width of the feed-forward layer")
           .or_word("null", 0)
@@ -182,38 +182,46 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("num_experts", &M::num_experts, between(0, 4096), refused, "",
-             "mixtral, qwen2_moe, qwen3_moe, olmoe, dots1: experts per layer; null or 0 = no experts")
+             "mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2, deepseek_v3: experts per layer; null or 0 = no "
+             "experts")
           .or_word("null", 0)
           .synonym({"num_local_experts", "n_routed_experts"}),
       number("num_experts_per_tok", &M::num_experts_per_tok, between(0, 4096), refused, "",
-             "experts per token, those with the largest router logits (dots1: scores plus bias)")
+             "experts per token, those with the largest router logits (dots1, deepseek_v3: scores plus bias)")
           .or_word("null", 0),
       number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "",
              "intermediate size of an expert")
           .or_word("null", 0)
-          .unset_is("qwen2_moe, qwen3_moe, dots1: required; mixtral, olmoe: intermediate_size"),
+          .unset_is(
+              "qwen2_moe, qwen3_moe, dots1, deepseek_v2, deepseek_v3: required; mixtral, olmoe: intermediate_size"),
       option("norm_topk_prob", &M::norm_topk_prob, refused,
              "normalize the router weights of a token's chosen experts to sum to 1 (mixtral: always)")
           .unset_is("mixtral: true; others: false"),
       choice<&M::scoring_func>(
           "scoring_func", refused,
           "router scores: softmax over all experts, or the sigmoid of each logit; fixed by the family")
-          .unset_is("dots1: sigmoid; others: softmax"),
-      number("n_group", &M::n_group, between(1, 256), refused, "",
-             "dots1: number of equal groups of consecutive experts; each token chooses from the topk_group groups with "
-             "the largest sum of their two best scores plus bias; null = 1")
+          .unset_is("dots1, deepseek_v3: sigmoid; others: softmax"),
+      number(
+          "n_group", &M::n_group, between(1, 256), refused, "",
+          "dots1, deepseek_v2, deepseek_v3: number of equal groups of consecutive experts; each token chooses from the "
+          "topk_group groups with the largest sum of their two best scores plus bias (deepseek_v2: the best score); "
+          "null = 1")
           .or_word("null", 1),
       number("topk_group", &M::topk_group, between(1, 256), refused, "",
-             "dots1: groups a token may choose from, see n_group; null = 1")
+             "dots1, deepseek_v2, deepseek_v3: groups a token may choose from, see n_group; null = 1")
           .or_word("null", 1),
       number("routed_scaling_factor", &M::routed_scaling_factor, Range{.low = 0, .high = 1e3, .open_low = true},
-             refused, "", "dots1: factor of the router weights of a token's experts"),
-      number("n_shared_experts", &M::n_shared_experts, between(0, 4096), refused, "",
-             "dots1: shared experts, which process every token with weight 1, computed as one feed-forward layer of "
-             "size n_shared_experts * moe_intermediate_size; null or 0 = none")
+             refused, "", "dots1, deepseek_v2, deepseek_v3: factor of the router weights of a token's experts"),
+      number(
+          "n_shared_experts", &M::n_shared_experts, between(0, 4096), refused, "",
+          "dots1, deepseek_v2, deepseek_v3: shared experts, which process every token with weight 1, computed as one "
+          "feed-forward layer of "
+          "size n_shared_experts * moe_intermediate_size; null or 0 = none")
           .or_word("null", 0),
       number("first_k_dense_replace", &M::first_k_dense_replace, between(0, 1 << 16), refused, "",
-             "dots1: number of first layers with a dense feed-forward layer of intermediate_size instead of experts; "
+             "dots1, deepseek_v2, deepseek_v3: number of first layers with a dense feed-forward layer of "
+             "intermediate_size instead "
+             "of experts; "
              "null = 0")
           .or_word("null", 0),
       custom("mlp_only_layers", Custom<M>{read_layers, write_layers, layers_schema, "null, or list of integers"},
@@ -232,7 +240,7 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
              "coefficient of the auxiliary load-balancing loss E / (k T^2) sum_i c_i sum_t p_ti of each sequence and "
              "layer (1 if balanced), where p are scores normalized to sum to 1; 0 = off")
-          .unset_is("olmoe: 0.01; mixtral, qwen2_moe, qwen3_moe: 0.001; dots1: 0"),
+          .unset_is("olmoe: 0.01; mixtral, qwen2_moe, qwen3_moe: 0.001; dots1, deepseek_v2, deepseek_v3: 0"),
       number(
           "router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
           "coefficient of the router z-loss of each layer, the mean over tokens of (log sum exp(logits))^2; 0 = off"),
@@ -243,7 +251,7 @@ std::vector<Field<ModelConfig>> model_fields() {
              "end-of-text token; null or -1 = none")
           .or_word("null", -1),
   };
-  for (const std::vector<Field<M>>& more : {block_fields(), image_fields()})
+  for (const std::vector<Field<M>>& more : {latent_fields(), block_fields(), image_fields()})
     fields.insert(fields.end(), more.begin(), more.end());
   return fields;
 }
@@ -315,6 +323,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
   if (m.model_type == ModelType::vit) adopt_image_keys(own, path);
+  if (m.model_type == ModelType::deepseek_v2) adopt_topk_method(own, path);
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);

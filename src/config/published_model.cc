@@ -39,6 +39,8 @@ constexpr std::string_view kWritten[] = {"_name_or_path",
                                          "gradient_checkpointing",
                                          "output_router_logits",
                                          "encoder_stride",
+                                         "num_nextn_predict_layers",
+                                         "num_mtp_layers",
                                          "pooler_output_size",
                                          "pooler_act",
                                          "_attn_implementation_autoset"};
@@ -63,7 +65,9 @@ constexpr std::string_view kSkipped[] = {
     "torchscript", "use_bfloat16", "tf_legacy_loss", "xla_device", "_commit_hash", "name_or_path", "model_name",
     "attn_implementation", "_attn_implementation", "_flash_attn_2_enabled", "use_flash_attention_2", "use_flash_attn",
     "is_llama_config", "unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "gradient_checkpointing_kwargs",
-    "transformers.js_config"};
+    "transformers.js_config",
+    // how DeepSeek's models were trained and are served
+    "aux_loss_alpha", "seq_aux", "ep_size"};
 
 // Keys that ask for something this program cannot do unless they have one of these values.
 enum class Of : uint8_t { all, gpt2, others };
@@ -176,6 +180,17 @@ constexpr std::pair<ModelType, std::string_view> kDefaults[] = {
     {dots1, R"({"vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944, "moe_intermediate_size": 1408,
         "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32,
         "max_position_embeddings": 2048, "norm_eps": 1e-06})"},
+    {deepseek_v2, R"({"vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008,
+        "moe_intermediate_size": 1407, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "max_position_embeddings": 2048, "norm_eps": 1e-06, "bos_token_id": 1, "eos_token_id": 2, "num_experts": 64,
+        "n_shared_experts": 2, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128})"},
+    {deepseek_v3, R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+        "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "max_position_embeddings": 4096, "norm_eps": 1e-06, "bos_token_id": 0, "eos_token_id": 1, "num_experts": 256,
+        "num_experts_per_tok": 8, "n_shared_experts": 1, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4,
+        "first_k_dense_replace": 3, "norm_topk_prob": true, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})"},
     {vit, R"({"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
         "norm_eps": 1e-12, "image_size": 224, "patch_size": 16})"},
 };
@@ -214,6 +229,13 @@ void default_dots1(Json& model) {
   if (!model.find("max_window_layers")) model.set("max_window_layers", Json::of(int64_t{62}));
   Json* score = model.find("scoring_func");
   if (score && score->is(Json::Kind::string) && score->text == "noaux_tc") score->text = "sigmoid";
+}
+
+// Files of deepseek_v2 and deepseek_v3 may have two head sizes that follow from others, under head_dim that of RoPE;
+// and published ones name code for versions of transformers that did not have the families.
+void default_deepseek(Json& model, ModelType family) {
+  for (const char* key : {"head_dim", "qk_head_dim", "auto_map"}) model.erase(key);
+  if (family == deepseek_v2 && !model.find("topk_method")) model.set("topk_method", Json::of("greedy"));
 }
 
 // [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; keys whose default
@@ -311,6 +333,12 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   const Json* type = model.find("model_type");
   if (!type)  // before its other keys are judged as those of the default family
     throw Error(cat(model.where, ": ", dotted(path, "model_type"), " is required (model family)"), Exit::usage);
+  if (type->is(Json::Kind::string) && type->text == "kimi_k2") {  // Kimi K2 is a DeepSeek-V3 of other sizes
+    const std::string where = type->where;
+    if (notices) notices->push_back(cat(where, ": ", dotted(path, "model_type"), " kimi_k2 is read as deepseek_v3"));
+    model.set("model_type", Json::of("deepseek_v3")).where = where;
+    type = model.find("model_type");
+  }
   const auto family = ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{})));
   const auto fields = model_fields();
   merge_rope_keys(model, path);
@@ -332,6 +360,7 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   if (family == qwen2 || family == qwen3 || family == qwen2_moe || family == qwen3_moe)
     default_window(model, path, family, notices);
   if (family == dots1) default_dots1(model);
+  if (family == deepseek_v2 || family == deepseek_v3) default_deepseek(model, family);
   default_scaling(model, path);
 }
 

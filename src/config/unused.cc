@@ -59,8 +59,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
               {"fp16.initial_loss_scale", "fp16.loss_scale_window", "fp16.hysteresis", "fp16.min_loss_scale"});
   unused.keys(c.fp8_amax_compute_algo == AmaxComputeAlgo::max, "fp8.amax_compute_algo max", {"fp8.amax_history_len"});
 
-  unused.keys(has_router_bias(c.model.model_type) && c.lora_rank == 0, "model_type dots1 without lora.rank",
-              {"moe.router_bias_update_rate"});
+  unused.keys(has_router_bias(c.model.model_type) && c.lora_rank == 0,
+              "model_type dots1 or deepseek_v3 without lora.rank", {"moe.router_bias_update_rate"});
   unused.keys(c.model.router_aux_loss_coef > 0, "model.router_aux_loss_coef above 0", {"moe.aux_loss_scope"});
   unused.keys(c.model.num_experts > 0, "models with experts", {"logging.routing_interval"});
 

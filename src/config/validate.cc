@@ -200,6 +200,9 @@ void validate_qk_clip(const Config& c) {
   require(c.model.attn_logit_softcapping == 0, "qk_clip_threshold: ", c.qk_clip_threshold,
           ", but model.attn_logit_softcapping ", c.model.attn_logit_softcapping,
           " bounds attention scores already; set one of them to 0");
+  require(!has_latent_attention(c.model.model_type), "qk_clip_threshold: ", c.qk_clip_threshold,
+          " is not supported with model.model_type ", name_of(c.model.model_type),
+          ", whose heads share key channels; set it to 0");
   require(c.attention != CudaAttention::cudnn, "qk_clip_threshold: ", c.qk_clip_threshold,
           " needs the largest scores, which the kernels of attention cudnn do not give; set attention to auto or "
           "builtin, or "

@@ -67,6 +67,10 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
+    if (has_latent_attention(m_.model_type))
+      refuse("model_type", cat(name_of(m_.model_type),
+                               " is not supported in GGUF, whose latent attention has other "
+                               "tensors; export with --format hf, which llama.cpp converts"));
     const bool dots = m_.model_type == ModelType::dots1;
     if (dots && m_.n_group > 1) refuse("n_group", "llama.cpp's dots1 has no groups of experts");
     if (!dots && layers_with_experts(m_) > 0 && layers_with_experts(m_) < m_.num_hidden_layers)

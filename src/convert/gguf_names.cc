@@ -63,7 +63,9 @@ const char* gguf_architecture(ModelType type) {
       return "olmoe";
     case ModelType::dots1:
       return "dots1";
-    case ModelType::athanor:  // not supported by export
+    case ModelType::deepseek_v2:  // not supported by export
+    case ModelType::deepseek_v3:
+    case ModelType::athanor:
     case ModelType::vit:
       break;
   }

@@ -203,7 +203,7 @@ void ModelFolder::check_weights(bool heads) {
   std::set<std::string> known;
   for (const Weight& w : weights_) known.merge(stored_names(w));
   for (const std::string& name : names()) {
-    if (known.contains(name)) continue;
+    if (known.contains(name) || predicts_further_tokens(config_, name)) continue;
     if (name != "lm_head.weight")
       throw Error(cat(path_, ": the tensor ", printable(name), " is no part of the ", name_of(config_.model_type),
                       " model that config.json describes"));
@@ -549,6 +549,11 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run, const s
   same("num_attention_heads", have.num_attention_heads, run.num_attention_heads);
   same("num_key_value_heads", have.num_key_value_heads, run.num_key_value_heads);
   same("head_dim", have.head_dim, run.head_dim);
+  same("q_lora_rank", have.q_lora_rank, run.q_lora_rank);
+  same("kv_lora_rank", have.kv_lora_rank, run.kv_lora_rank);
+  same("qk_nope_head_dim", have.qk_nope_head_dim, run.qk_nope_head_dim);
+  same("v_head_dim", have.v_head_dim, run.v_head_dim);
+  same("rope_interleave", have.rope_interleave, run.rope_interleave);
   same("intermediate_size", have.intermediate_size, run.intermediate_size);
   same("num_experts", have.num_experts, run.num_experts);
   same("num_experts_per_tok", have.num_experts_per_tok, run.num_experts_per_tok);

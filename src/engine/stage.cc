@@ -13,7 +13,7 @@ namespace {
 // "Scaling Laws for Neural Language Models", table 1].
 PartCosts costs_of(const Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
-  PartCosts costs{.block = double(seq_length * m.num_attention_heads * m.head_dim),
+  PartCosts costs{.block = 0.5 * double(seq_length * m.num_attention_heads * (m.head_dim + value_dim(m))),
                   .head = double(m.vocab_size * m.hidden_size)};
   const auto& units = model.params().units();
   for (int unit = 1; unit >= 0; unit = units[size_t(unit)]->next_together)

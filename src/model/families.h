@@ -8,7 +8,4 @@ std::unique_ptr<Model> make_gpt2(const ModelConfig&);
 std::unique_ptr<Model> make_llama(const ModelConfig&);
 std::unique_ptr<Model> make_vit(const ModelConfig&);
 
-// Ends the residual stream after the final norm: returns the norm; the gradient of the residual is zero.
-Var finish(Ctx&, std::pair<Var, Var> residual_and_norm);
-
 }  // namespace athanor

@@ -3,8 +3,10 @@
 // al. 2024], Qwen2-MoE, Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer;
 // so has dots1 [rednote 2025], routed as in DeepSeek-V3. dots1 and Qwen2-MoE have shared experts, those of Qwen2-MoE
 // with a gate; these two and Qwen3-MoE may have dense layers. The family athanor can combine the other options, and
-// some options of published speed runs, freely.
+// some options of published speed runs, freely. DeepSeek-V2 and V3 have such experts, too, and multi-head latent
+// attention (nn/latent_attention.h).
 #include "model/families.h"
+#include "nn/latent_attention.h"
 
 namespace athanor {
 namespace {
@@ -46,10 +48,12 @@ class Llama final : public Model {
     const AttentionShape shape = attention_shape(l);
     in = with_skip(c, std::move(in), l, w.skip_lambda, taps);
     if (taps.embedding) in = scaled_sum(net(c), std::move(in), w.resid_lambda, taps.embedding, w.x0_lambda);
-    auto [h, x] = fork_input(c, std::move(in), w.norm1, w.qkv);                               // [N, C]
+    auto [h, x] = fork_input(c, std::move(in), w.norm1, w.qkv.w ? &w.qkv : nullptr);          // [N, C]
     Var value_gate = read_gate(c, x, w.value_gate, config_.value_gate_channels);              // [N, K]
     Var attention_gate = read_gate(c, x, w.attention_gate, config_.attention_gate_channels);  // [N, H]
-    if (config_.qk_norm) {
+    if (w.latent.kv_b.w) {
+      x = latent_heads(net(c), std::move(x), w.latent, batch, rope_table(), latent_shape());
+    } else if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
       x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape,
                   norms_all_heads(config_.model_type) ? HeadsOfNorm::all_as_one : HeadsOfNorm::each);
@@ -58,7 +62,9 @@ class Llama final : public Model {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
     }
     x = with_values(c, std::move(x), l, std::move(value_gate), taps);
-    x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out, w.sinks);  // [N, H D]
+    const Tensor angles = w.latent.kv_b.w ? Tensor{} : rope_table();
+    x = attention(net(c), std::move(x), batch, angles, shape, l, w.out, w.sinks);  // [N, H D]
+    if (w.latent.kv_b.w) x = value_heads(net(c), std::move(x), latent_shape());
     if (attention_gate) x = gated_sum(net(c), {}, std::move(x), std::move(attention_gate));
     Var after = add_branch(net(c), l, std::move(h), w.out.w, [&, &x = x](Var residual) {
       return add_output(c, std::move(residual), w.output_norm1,
@@ -72,7 +78,7 @@ class Llama final : public Model {
         return add_shared_experts(c, std::move(residual), std::move(y), w);
       });
     }
-    auto [h2, y] = fork_input(c, std::move(after), w.norm2, w.mlp.up);
+    auto [h2, y] = fork_input(c, std::move(after), w.norm2, &w.mlp.up);
     return add_branch(net(c), l, std::move(h2), w.mlp.down.w, [&, &y = y](Var residual) {
       return add_output(c, std::move(residual), w.output_norm2,
                         [&](Var r) { return mlp(net(c), std::move(y), w.mlp, std::move(r)); });  // [N, C]
@@ -89,6 +95,7 @@ class Llama final : public Model {
     Param skip_lambda, resid_lambda, x0_lambda;
     Norm norm1, output_norm1;  // of attention's input and output
     Linear qkv;
+    LatentAttention latent;  // instead of qkv
     Param value_lambda, value_embedding_lambda, value_residual_lambda;
     Linear value_gate, attention_gate;
     Param sinks;
@@ -103,9 +110,19 @@ class Llama final : public Model {
   bool norms_inputs() const { return config_.sublayer_norm != SublayerNorm::after; }
   bool norms_outputs() const { return config_.sublayer_norm != SublayerNorm::before; }
 
-  // Returns the residual stream, and the input of a sublayer whose first linear layer is `reader`.
-  std::pair<Var, Var> fork_input(Ctx& c, Var h, const Norm& input, const Linear& reader) {
-    return norms_inputs() ? fork_norm(net(c), std::move(h), input, &reader) : fork(c, std::move(h));
+  LatentShape latent_shape() const {
+    const ModelConfig& m = config_;
+    return {.heads = attention_shape(0).heads,
+            .nope = m.qk_nope_head_dim,
+            .rope = m.qk_rope_head_dim,
+            .value = m.v_head_dim,
+            .interleaved = m.rope_interleave};
+  }
+
+  // Returns the residual stream, and the input of a sublayer whose only first linear layer is `reader`; null: it has
+  // several.
+  std::pair<Var, Var> fork_input(Ctx& c, Var h, const Norm& input, const Linear* reader) {
+    return norms_inputs() ? fork_norm(net(c), std::move(h), input, reader) : fork(c, std::move(h));
   }
   // Adds a sublayer's output, or its norm, to the residual, which may be absent. sublayer(r) itself adds r.
   template <class Sublayer>
@@ -171,7 +188,10 @@ class Llama final : public Model {
     if (!m.x0_lambdas.empty()) w.x0_lambda = scalar(p + "x0_lambda", u, m.x0_lambdas[size_t(l)]);
     if (!m.resid_lambdas.empty()) w.resid_lambda = scalar(p + "resid_lambda", u, m.resid_lambdas[size_t(l)]);
     if (norms_inputs()) w.norm1 = norm(p + "input_layernorm", u);
-    declare_attention(w, p + "self_attn.", u, l);
+    if (has_latent_attention(m.model_type))
+      declare_latent_attention(w, p + "self_attn.", u);
+    else
+      declare_attention(w, p + "self_attn.", u, l);
     if (norms_outputs()) {  // the names of OLMo 2 and Gemma 2
       w.output_norm1 = norm(p + "post_attention_layernorm", u);
       if (norms_inputs()) w.norm2 = norm(p + "pre_feedforward_layernorm", u);
@@ -221,6 +241,38 @@ class Llama final : public Model {
       w.attention_gate.w = gate(a + "gate", u, m.num_attention_heads, m.attention_gate_channels);
     if (m.attention_bias && m.model_type == ModelType::athanor)
       w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
+  }
+
+  // Latent vectors and their norms are whole on tensor-parallel ranks, which have parts of the heads.
+  void declare_latent_attention(Layer& w, const std::string& a, int u) {
+    const ModelConfig& m = config_;
+    const int64_t c = m.hidden_size, heads = m.num_attention_heads, d = m.head_dim, rank = m.q_lora_rank;
+    const int64_t latent = m.kv_lora_rank, key_value = m.qk_nope_head_dim + m.v_head_dim;
+    const auto whole = [&](const char* name, int64_t out) {
+      return matrix(a + name, u, {{cat(a, name, ".weight"), {out, c}}}, init_std(), {}, false,
+                    PartialGradient::of_rows);
+    };
+    const auto of_heads = [&](const char* name, int64_t each, int64_t in) {
+      const int64_t out = heads * each;
+      return matrix(a + name, u, {{cat(a, name, ".weight"), {out, in}}}, init_std(),
+                    {.axis = 0, .parts = {out}, .whole = each});
+    };
+    const auto norm_of = [&](const char* name, int64_t size) {
+      Norm norm = gained(a + name, u, size, true, 1, PartialGradient::of_rows);
+      norm.eps = 1e-6f;  // transformers' DeepseekV3RMSNorm, whatever rms_norm_eps is
+      return norm;
+    };
+    if (rank > 0) {
+      w.latent.q_a.w = whole("q_a_proj", rank);
+      w.latent.q_norm = norm_of("q_a_layernorm", rank);
+    }
+    w.latent.q.w = rank > 0 ? of_heads("q_b_proj", d, rank) : of_heads("q_proj", d, c);
+    w.latent.kv_a.w = whole("kv_a_proj_with_mqa", latent + m.qk_rope_head_dim);
+    w.latent.kv_norm = norm_of("kv_a_layernorm", latent);
+    w.latent.kv_b.w = of_heads("kv_b_proj", key_value, latent);
+    const int64_t values = heads * m.v_head_dim;
+    w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, values}}}, output_init_std(),
+                     {.axis = 1, .parts = {values}, .whole = m.v_head_dim});
   }
 
   // Declares a linear layer from the first channels to the heads, which are sliced over tensor-parallel ranks.
@@ -320,6 +372,7 @@ class Llama final : public Model {
                        .normalize = m.norm_topk_prob,
                        .groups = m.n_group,
                        .chosen_groups = m.topk_group,
+                       .by_largest = m.model_type == ModelType::deepseek_v2,
                        .factor = float(m.routed_scaling_factor)},
               .balance = float(m.router_aux_loss_coef),
               .z = float(m.router_z_loss_coef)};

@@ -21,6 +21,12 @@ std::vector<int> head_units(const Model& model) {
   return units;
 }
 
+float score_scale(const ModelConfig& m) {
+  if (m.attention_multiplier > 0) return float(m.attention_multiplier);
+  const float scale = 1.0f / std::sqrt(float(m.head_dim));
+  return has_latent_attention(m.model_type) ? float(scale * latent_score_factor(m.rope_scaling)) : scale;
+}
+
 }  // namespace
 
 AttentionShape Model::attention_shape(int layer) const {
@@ -29,8 +35,7 @@ AttentionShape Model::attention_shape(int layer) const {
           .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // replicated if fewer than ranks
           .head_dim = config_.head_dim,
           .window = window_of(config_, layer),
-          .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
-                                                    : 1.0f / std::sqrt(float(config_.head_dim)),
+          .scale = score_scale(config_),
           .softcap = float(config_.attn_logit_softcapping),
           .sparse = sparse_pattern_of(config_, layer),
           .causal = !reads_images(config_)};
@@ -144,7 +149,7 @@ void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vec
                  const Sharding& sharding) {
   params_.plan(plan, recipe, training, std::move(states), sharding);
   if (has_rope_)
-    plan.add(MemoryKind::constants, "rotary table", DType::f32, {config_.max_position_embeddings, config_.head_dim},
+    plan.add(MemoryKind::constants, "rotary table", DType::f32, {config_.max_position_embeddings, rotary_dim(config_)},
              &rope_table_);
   if (!config_.norm_elementwise_affine || (config_.qk_norm && !config_.qk_norm_elementwise_affine))
     plan.add(MemoryKind::constants, "gains of norms", DType::f32, {std::max(config_.hidden_size, config_.head_dim)},

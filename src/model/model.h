@@ -73,7 +73,7 @@ class Model {
   Tensor ones_;  // [C, or D if it is larger] f32: gains of norms without a parameter
 
  private:
-  Tensor rope_table_;  // [max_position_embeddings, D] f32: cos, then sin
+  Tensor rope_table_;  // [max_position_embeddings, rotary_dim()] f32: cos, then sin
 };
 
 std::unique_ptr<Model> make_model(const ModelConfig&);

@@ -18,6 +18,8 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::qwen3_moe:
     case ModelType::olmoe:
     case ModelType::dots1:
+    case ModelType::deepseek_v2:
+    case ModelType::deepseek_v3:
     case ModelType::athanor:
       model = make_llama(config);
       break;
@@ -28,18 +30,6 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
   model->declare();
   model->require_patterns_used();
   return model;
-}
-
-Var finish(Ctx& c, std::pair<Var, Var> residual_and_norm) {
-  auto& [residual, x] = residual_and_norm;
-  if (c.recording()) {
-    c.record("finish", [slot = residual.slot(), like = residual.t().shape](Ctx& cc) {
-      Buffer zero = cc.alloc("finish.dh", like);
-      cc.run(Fill{.x = zero.t});
-      cc.put(slot, std::move(zero));
-    });
-  }
-  return std::move(x);
 }
 
 }  // namespace athanor

@@ -19,7 +19,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
 // frequency, below D / 2.
 double yarn_frequency(double frequency, int64_t i, const ModelConfig& m) {
   const RopeScaling& s = m.rope_scaling;
-  const double dim = double(m.head_dim), context = double(s.original_max_position_embeddings);
+  const double dim = double(rotary_dim(m)), context = double(s.original_max_position_embeddings);
   // Returns the dimension whose frequency makes `turns` full rotations within the original context.
   const auto dimension_of = [&](double turns) {
     return dim * std::log(context / (turns * 2 * M_PI)) / (2 * std::log(m.rope_theta));
@@ -33,7 +33,8 @@ double yarn_frequency(double frequency, int64_t i, const ModelConfig& m) {
 }
 
 double stretched_frequency(int64_t i, const ModelConfig& m) {
-  const double frequency = std::pow(m.rope_theta, -2.0 * double(i) / double(m.head_dim));  // [Su et al. 2021, eq. 15]
+  const double frequency =
+      std::pow(m.rope_theta, -2.0 * double(i) / double(rotary_dim(m)));  // [Su et al. 2021, eq. 15]
   switch (m.rope_scaling.rope_type) {
     case RopeType::none:
       break;
@@ -44,7 +45,7 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
     case RopeType::yarn:
       return yarn_frequency(frequency, i, m);
     case RopeType::proportional:  // pairs that are not whole within this fraction are not rotated
-      if (2 * double(i + 1) > m.rope_scaling.partial_rotary_factor * double(m.head_dim)) return 0;
+      if (2 * double(i + 1) > m.rope_scaling.partial_rotary_factor * double(rotary_dim(m))) return 0;
       return frequency / m.rope_scaling.factor;
   }
   return frequency;
@@ -54,20 +55,20 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
 
 std::vector<double> rope_frequencies(const ModelConfig& m) {
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < m.head_dim / 2; ++i) frequencies.push_back(stretched_frequency(i, m));
+  for (int64_t i = 0; i < rotary_dim(m) / 2; ++i) frequencies.push_back(stretched_frequency(i, m));
   return frequencies;
 }
 
 std::vector<float> rope_table(const ModelConfig& m, int64_t positions) {
-  const int64_t half = m.head_dim / 2;
+  const int64_t half = rotary_dim(m) / 2;
   const std::vector<double> frequencies = rope_frequencies(m);
   const double scale = attention_factor(m.rope_scaling);
-  std::vector<float> table(size_t(positions * m.head_dim));
+  std::vector<float> table(size_t(positions * rotary_dim(m)));
   for (int64_t i = 0; i < half; ++i)
     for (int64_t p = 0; p < positions; ++p) {
       const double angle = double(p) * double(float(frequencies[size_t(i)]));
-      table[size_t(p * m.head_dim + i)] = float(scale * std::cos(angle));
-      table[size_t(p * m.head_dim + half + i)] = float(scale * std::sin(angle));
+      table[size_t(p * rotary_dim(m) + i)] = float(scale * std::cos(angle));
+      table[size_t(p * rotary_dim(m) + half + i)] = float(scale * std::sin(angle));
     }
   return table;
 }

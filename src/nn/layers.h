@@ -47,6 +47,9 @@ Var gated_sum(Net, Var x, Var z, Var gate, Param b = {});
 Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out]
 // -> (h, norm of h). reader: the only layer that reads the norm, or null; the reader may need the norm's amax.
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
+// Ends the residual stream after a norm that is its only reader: returns the norm; the gradient of the residual is
+// zero.
+Var finish(Ctx&, std::pair<Var, Var> residual_and_norm);
 // [N, C] -> [N, C], added to residual, which may be absent
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // same shapes as gelu_mlp()

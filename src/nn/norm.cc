@@ -76,6 +76,18 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
   return {std::move(vh), std::move(vy)};
 }
 
+Var finish(Ctx& c, std::pair<Var, Var> residual_and_norm) {
+  auto& [residual, x] = residual_and_norm;
+  if (c.recording()) {
+    c.record("finish", [slot = residual.slot(), like = residual.t().shape](Ctx& cc) {
+      Buffer zero = cc.alloc("finish.dh", like);
+      cc.run(Fill{.x = zero.t});
+      cc.put(slot, std::move(zero));
+    });
+  }
+  return std::move(x);
+}
+
 namespace {
 
 // The heads that the ops of qk_norm() see, and of how many tensor-parallel ranks each is.

@@ -12,7 +12,8 @@ FlopCount attention_training_flops_per_token(const AttentionSize& m) {
   if (m.seq_length <= 0) return {};
   const double t = double(m.seq_length);
   const double w = m.window > 0 ? std::min(double(m.window), t) : t;
-  const double per_key = 12.0 * double(m.heads) * double(m.head_dim);  // 3 passes x 2 matmuls x 2 operations
+  const double dims = double(m.head_dim + (m.value_dim > 0 ? m.value_dim : m.head_dim));  // of the two matmuls
+  const double per_key = 6.0 * double(m.heads) * dims;                                    // 3 passes x 2 operations
   if (m.sparse.group > 0) {
     const double keys = visible_pairs(m.sparse, m.seq_length) / t;
     return {.causal = per_key * keys, .full = per_key * 2 * keys};

@@ -3,7 +3,8 @@
 //
 // Forward costs per token 2 operations per matmul parameter (one multiply, one add), and per layer 4 * H * D for each
 // key that the token attends to (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec.
-// 2.1; Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys. The two counts differ in `keys`:
+// 2.1; Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys; with value heads
+// of another width, D is the mean of both. The two counts differ in `keys`:
 //   full: T, every key [PaLM, Chowdhery et al. 2022, appendix B]; comparable with torchtitan, nanoGPT, nanotron, NeMo.
 //   causal: T / 2, what a causal model needs; comparable with llm.c and Megatron-LM since 2025-03.
 // With a sliding window of W <= T keys: full W [OLMo-core], causal W - W^2 / (2 T), which is T / 2 at W = T.
@@ -19,6 +20,7 @@ namespace athanor {
 struct AttentionSize {
   int64_t heads = 0;          // H: query heads
   int64_t head_dim = 0;       // D
+  int64_t value_dim = 0;      // of value heads; 0: D
   int64_t seq_length = 0;     // T
   int64_t window = 0;         // W: keys that a query attends to, 0 for all
   SparsePattern sparse = {};  // excludes a window

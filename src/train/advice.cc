@@ -17,8 +17,15 @@ struct Work {
   double total() const { return width + attention; }
 };
 
+// Outputs and inputs, per layer, of attention's linear layers from and to the residual stream.
+int64_t projected(const ModelConfig& m) {
+  if (!has_latent_attention(m.model_type)) return m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads);
+  const int64_t queries = m.q_lora_rank > 0 ? m.q_lora_rank : m.num_attention_heads * m.head_dim;
+  return queries + m.kv_lora_rank + m.qk_rope_head_dim + m.num_attention_heads * m.v_head_dim;
+}
+
 Work work_of(const ModelConfig& m, int64_t seq_length) {
-  const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
+  const double projections = double(m.hidden_size * projected(m));
   const double matrices = m.gated_mlp ? 3 : 2;  // gate, up, down; up, down
   const auto layers = double(m.num_hidden_layers);
   double widths = 0;  // sum over all layers

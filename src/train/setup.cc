@@ -313,6 +313,7 @@ FlopCount attention_flops_per_token(const ModelConfig& m, int64_t seq_length) {
   for (int64_t l = 0; l < m.num_hidden_layers; ++l) {
     const FlopCount layer = attention_training_flops_per_token({.heads = m.num_attention_heads,
                                                                 .head_dim = m.head_dim,
+                                                                .value_dim = value_dim(m),
                                                                 .seq_length = seq_length,
                                                                 .window = window_of(m, l),
                                                                 .sparse = sparse_pattern_of(m, l),

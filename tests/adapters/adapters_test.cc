@@ -68,8 +68,8 @@ TEST(Adapters, GradientsMatchTheMergedDenseWeight) {
 // The gradient of the router's losses passes through frozen routers, too.
 TEST(Adapters, GradientsMatchTheMergedDenseWeightBetweenExperts) {
   using G = Recompute::Granularity;
-  for (const ModelType type :
-       {ModelType::mixtral, ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1})
+  for (const ModelType type : {ModelType::mixtral, ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::olmoe,
+                               ModelType::dots1, ModelType::deepseek_v2})
     for (const G recompute : {G::none, G::full}) expect_gradients_of_dense(type, recompute, {.rank = 3, .alpha = 6});
   expect_gradients_of_dense(ModelType::dots1, G::selective, {.rank = 2, .targets = {"gate_proj", "o_proj"}});
 }

@@ -119,6 +119,12 @@ TEST_F(Gguf, ChatTemplatesAreWritten) {
   EXPECT_EQ(written("d.gguf"), "newer");
 }
 
+TEST_F(Gguf, LatentAttentionIsRefused) {
+  fill(shape(ModelType::deepseek_v3), DType::f32);
+  EXPECT_ERROR(write_gguf(ModelFolder(write("latent")), at("g.gguf"), floats(GgmlType::f32)), "model_type",
+               "deepseek_v3 is not supported in GGUF", "--format hf");
+}
+
 TEST_F(Gguf, GroupedRoutingIsRefused) {
   ModelConfig m = shape(ModelType::dots1);
   m.num_experts = 4, m.n_group = 2;

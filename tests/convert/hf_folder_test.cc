@@ -20,9 +20,9 @@
 namespace athanor::test {
 namespace {
 
-constexpr ModelType kFamilies[] = {ModelType::gpt2,    ModelType::llama,   ModelType::qwen2,     ModelType::qwen3,
-                                   ModelType::mistral, ModelType::mixtral, ModelType::qwen2_moe, ModelType::qwen3_moe,
-                                   ModelType::olmoe,   ModelType::dots1};
+constexpr ModelType kFamilies[] = {ModelType::gpt2,    ModelType::llama,   ModelType::qwen2,      ModelType::qwen3,
+                                   ModelType::mistral, ModelType::mixtral, ModelType::qwen2_moe,  ModelType::qwen3_moe,
+                                   ModelType::olmoe,   ModelType::dots1,   ModelType::deepseek_v3};
 
 class HfFolder : public ModelScratch {
  protected:
@@ -223,6 +223,11 @@ TEST_F(HfFolder, MissingExtraAndMisshapenTensorsAreNamed) {
   fill(shape(ModelType::qwen2), DType::bf16);
   add("model.layers.0.mlp.gate_proj.bias", DType::bf16, {20});
   EXPECT_ERROR(ModelFolder(write("more")), "'model.layers.0.mlp.gate_proj.bias' is no part of the qwen2 model");
+  fill(shape(ModelType::deepseek_v3), DType::f32);
+  add("model.layers.2.eh_proj.weight", DType::f32, {12, 24});  // predicts further tokens
+  EXPECT_EQ(ModelFolder(write("further")).weights().size() + 1, tensors.size());
+  add("model.layers.1.eh_proj.weight", DType::f32, {12, 24});
+  EXPECT_ERROR(ModelFolder(write("further and more")), "'model.layers.1.eh_proj.weight' is no part");
   fill(shape(ModelType::qwen2), DType::bf16);
   tensors.pop_back();
   EXPECT_ERROR(ModelFolder(write("less")), "has no tensor", "model.norm.weight");

@@ -23,7 +23,11 @@ class ModelScratch : public Scratch {
     if (type == ModelType::olmoe) m.num_key_value_heads = 2;
     if (type == ModelType::qwen2_moe) m.moe_intermediate_size = 8, m.shared_expert_intermediate_size = 10;
     if (type == ModelType::qwen3_moe) m.moe_intermediate_size = 8, m.norm_topk_prob = true;
-    if (type == ModelType::dots1) m.moe_intermediate_size = 8, m.n_shared_experts = 2, m.first_k_dense_replace = 1;
+    if (has_deepseek_experts(type)) m.moe_intermediate_size = 8, m.n_shared_experts = 2, m.first_k_dense_replace = 1;
+    if (has_latent_attention(type)) {
+      m.num_key_value_heads = 2, m.q_lora_rank = 9, m.kv_lora_rank = 7;
+      m.qk_nope_head_dim = 6, m.qk_rope_head_dim = 4, m.v_head_dim = 5;
+    }
     complete(m);
     validate(m);
     return m;

@@ -71,6 +71,11 @@ TEST(Flops, AttentionLaunchesCostWhatTheLayerCounts) {
   }
 }
 
+TEST(Flops, ValueHeadsCountWithTheirOwnWidth) {
+  const AttentionSize size{.heads = 2, .head_dim = 5, .value_dim = 3, .seq_length = 10};
+  EXPECT_DOUBLE_EQ(attention_training_flops_per_token(size).full, 6. * 2 * (5 + 3) * 10);
+}
+
 TEST(Flops, WindowOfTheSequenceLengthChangesNothing) {
   AttentionSize size{.heads = 12, .head_dim = 64, .seq_length = 1024};
   const double all = attention_training_flops_per_token(size).causal;

@@ -232,8 +232,8 @@ TEST_P(Parity, TenStepsMatchPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, Parity,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
-                                           "qwen2_moe", "qwen3_moe", "olmoe", "dots1", "nanochat", "speedrun", "gated",
-                                           "gates", "values", "sinks", "after", "both"),
+                                           "qwen2_moe", "qwen3_moe", "olmoe", "dots1", "deepseek_v3", "nanochat",
+                                           "speedrun", "gated", "gates", "values", "sinks", "after", "both"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -135,8 +135,12 @@ struct Setting {
 
 inline ModelConfig tiny(const Setting& s) {
   ModelConfig m = tiny(s.type, s.tied, s.hidden, s.intermediate);
-  m.num_attention_heads = s.heads, m.head_dim = s.hidden / s.heads;
-  if (s.type == ModelType::gpt2) m.num_key_value_heads = s.heads;
+  m.num_attention_heads = s.heads;
+  if (has_latent_attention(s.type))
+    m.initializer_range = 0.2;  // attention is far from uniform
+  else
+    m.head_dim = s.hidden / s.heads;
+  if (s.type == ModelType::gpt2 || has_latent_attention(s.type)) m.num_key_value_heads = s.heads;
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
