@@ -1,6 +1,7 @@
 #include "comm/rank_info.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <optional>
