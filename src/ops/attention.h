@@ -87,15 +87,9 @@ struct AttentionFwd {
   int64_t sequences = 0;  // for cost(): sequences that share the keys equally; 0: as many as rows of `spans`
   Tensor amax = {};       // optional [1] f32: amax of y; see ops/norm.h
   static constexpr const char* kName = "attention_fwd";
-  std::array<Field, 8> fields() {
-    return {{{"y", Io::out, &y},
-             {"lse", Io::out, &lse},
-             {"q", Io::in, &q},
-             {"k", Io::in, &k},
-             {"v", Io::in, &v},
-             {"spans", Io::in, &spans},
-             {"top", Io::inout, &top},
-             {"amax", Io::out, &amax}}};
+  auto fields() {
+    return fields_of(Field::out("y", y), Field::out("lse", lse), Field::in("q", q), Field::in("k", k),
+                     Field::in("v", v), Field::in("spans", spans), Field::inout("top", top), Field::out("amax", amax));
   }
   void check() const {
     Expect e{kName};
@@ -122,19 +116,10 @@ struct AttentionBwd {
   double seen = 0.5;      // as in forward
   int64_t sequences = 0;  // as in forward
   static constexpr const char* kName = "attention_bwd";
-  std::array<Field, 12> fields() {
-    return {{{"dq", Io::out, &dq},
-             {"dk", Io::out, &dk},
-             {"dv", Io::out, &dv},
-             {"dy", Io::in, &dy},
-             {"y", Io::in, &y},
-             {"lse", Io::in, &lse},
-             {"q", Io::in, &q},
-             {"k", Io::in, &k},
-             {"v", Io::in, &v},
-             {"spans", Io::in, &spans},
-             {"cos_sin", Io::in, &cos_sin},
-             {"positions", Io::in, &positions}}};
+  auto fields() {
+    return fields_of(Field::out("dq", dq), Field::out("dk", dk), Field::out("dv", dv), Field::in("dy", dy),
+                     Field::in("y", y), Field::in("lse", lse), Field::in("q", q), Field::in("k", k), Field::in("v", v),
+                     Field::in("spans", spans), Field::in("cos_sin", cos_sin), Field::in("positions", positions));
   }
   void check() const {
     Expect e{kName};
@@ -160,8 +145,9 @@ struct MergeAttention {
   Tensor part;      // [N, H D] float
   Tensor part_lse;  // [N, H] f32
   static constexpr const char* kName = "merge_attention";
-  std::array<Field, 4> fields() {
-    return {{{"y", Io::inout, &y}, {"lse", Io::inout, &lse}, {"part", Io::in, &part}, {"part_lse", Io::in, &part_lse}}};
+  auto fields() {
+    return fields_of(Field::inout("y", y), Field::inout("lse", lse), Field::in("part", part),
+                     Field::in("part_lse", part_lse));
   }
   void check() const {
     Expect e{kName};
@@ -181,8 +167,8 @@ struct Rope {
   int64_t heads, head_dim;
   bool inverse = false;
   static constexpr const char* kName = "rope";
-  std::array<Field, 3> fields() {
-    return {{{"x", Io::inout, &x}, {"cos_sin", Io::in, &cos_sin}, {"positions", Io::in, &positions}}};
+  auto fields() {
+    return fields_of(Field::inout("x", x), Field::in("cos_sin", cos_sin), Field::in("positions", positions));
   }
   void check() const {
     Expect e{kName};

@@ -38,13 +38,9 @@ struct LatentHeads {
   Tensor positions;  // [N] i32, each < P
   LatentShape shape;
   static constexpr const char* kName = "latent_heads";
-  std::array<Field, 6> fields() {
-    return {{{"qkv", Io::out, &qkv},
-             {"q", Io::in, &q},
-             {"kv", Io::in, &kv},
-             {"rope_key", Io::in, &rope_key},
-             {"cos_sin", Io::in, &cos_sin},
-             {"positions", Io::in, &positions}}};
+  auto fields() {
+    return fields_of(Field::out("qkv", qkv), Field::in("q", q), Field::in("kv", kv), Field::in("rope_key", rope_key),
+                     Field::in("cos_sin", cos_sin), Field::in("positions", positions));
   }
   void check() const {
     expect_latent_heads({kName}, shape, {"qkv", "q", "kv", "rope_key"}, {qkv, q, kv, rope_key}, cos_sin, positions);
@@ -62,13 +58,9 @@ struct LatentHeadsBwd {
   Tensor positions;
   LatentShape shape;
   static constexpr const char* kName = "latent_heads_bwd";
-  std::array<Field, 6> fields() {
-    return {{{"dq", Io::out, &dq},
-             {"dkv", Io::out, &dkv},
-             {"drope_key", Io::out, &drope_key},
-             {"dqkv", Io::in, &dqkv},
-             {"cos_sin", Io::in, &cos_sin},
-             {"positions", Io::in, &positions}}};
+  auto fields() {
+    return fields_of(Field::out("dq", dq), Field::out("dkv", dkv), Field::out("drope_key", drope_key),
+                     Field::in("dqkv", dqkv), Field::in("cos_sin", cos_sin), Field::in("positions", positions));
   }
   void check() const {
     expect_latent_heads({kName}, shape, {"dqkv", "dq", "dkv", "drope_key"}, {dqkv, dq, dkv, drope_key}, cos_sin,
