@@ -18,7 +18,7 @@ constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: byte offsets sta
 constexpr int64_t kMaxExperts = 1 << 18;
 constexpr int64_t kMaxListedLayers = 1 << 16;
 
-// Of the attention of one layer.
+// Parameters of the latent attention of one layer.
 template <class N>
 N latent_parameters(const ModelConfig& m) {
   const N hidden = N(m.hidden_size), heads = N(m.num_attention_heads), latent = N(m.kv_lora_rank);
@@ -470,18 +470,27 @@ void validate(const ModelConfig& m, std::string_view where) {
               " parameters, more than the limit of ", kMaxParameters, "; reduce one of the sizes");
 }
 
+namespace {
+
+// YaRN's factor of attention [Peng et al. 2023, eq. 22]; weight: mscale or mscale_all_dim of DeepSeek's form.
+double yarn_factor(const RopeScaling& r, double weight) {
+  return r.factor <= 1 ? 1 : 0.1 * weight * std::log(r.factor) + 1;
+}
+
+}  // namespace
+
 double attention_factor(const RopeScaling& r) {
   if (r.rope_type != RopeType::yarn) return 1;
   if (r.attention_factor > 0) return r.attention_factor;
-  // [Peng et al. 2023, eq. 22]; the quotient form is DeepSeek's, as implemented in transformers.
-  const auto scale = [&r](double weight) { return r.factor <= 1 ? 1 : 0.1 * weight * std::log(r.factor) + 1; };
-  return r.mscale > 0 && r.mscale_all_dim > 0 ? scale(r.mscale) / scale(r.mscale_all_dim) : scale(1);
+  // The quotient is DeepSeek's, as implemented in transformers.
+  return r.mscale > 0 && r.mscale_all_dim > 0 ? yarn_factor(r, r.mscale) / yarn_factor(r, r.mscale_all_dim)
+                                              : yarn_factor(r, 1);
 }
 
 double latent_score_factor(const RopeScaling& r) {
-  if (r.rope_type != RopeType::yarn || r.mscale_all_dim == 0 || r.factor <= 1) return 1;
-  const double mscale = 0.1 * r.mscale_all_dim * std::log(r.factor) + 1;  // as in attention_factor()
-  return mscale * mscale;
+  if (r.rope_type != RopeType::yarn) return 1;
+  const double factor = yarn_factor(r, r.mscale_all_dim);
+  return factor * factor;
 }
 
 int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts); }
