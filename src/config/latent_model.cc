@@ -32,8 +32,7 @@ std::vector<Field<ModelConfig>> latent_fields() {
   return {
       size("q_lora_rank", &M::q_lora_rank, 1 << 20,
            "deepseek_v2, deepseek_v3: width of the latent vector from which the queries of all heads are computed; "
-           "null or 0 = "
-           "queries are a linear function of the layer's input"),
+           "null or 0 = queries are a linear function of the layer's input"),
       size("kv_lora_rank", &M::kv_lora_rank, 1 << 20,
            "deepseek_v2, deepseek_v3: width of the latent vector from which the keys and values of all heads are "
            "computed")

@@ -215,14 +215,11 @@ std::vector<Field<ModelConfig>> model_fields() {
       number(
           "n_shared_experts", &M::n_shared_experts, between(0, 4096), refused, "",
           "dots1, deepseek_v2, deepseek_v3: shared experts, which process every token with weight 1, computed as one "
-          "feed-forward layer of "
-          "size n_shared_experts * moe_intermediate_size; null or 0 = none")
+          "feed-forward layer of size n_shared_experts * moe_intermediate_size; null or 0 = none")
           .or_word("null", 0),
       number("first_k_dense_replace", &M::first_k_dense_replace, between(0, 1 << 16), refused, "",
              "dots1, deepseek_v2, deepseek_v3: number of first layers with a dense feed-forward layer of "
-             "intermediate_size instead "
-             "of experts; "
-             "null = 0")
+             "intermediate_size instead of experts; null = 0")
           .or_word("null", 0),
       custom("mlp_only_layers", Custom<M>{read_layers, write_layers, layers_schema, "null, or list of integers"},
              refused,

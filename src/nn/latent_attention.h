@@ -17,8 +17,8 @@ struct LatentAttention {
   Linear kv_b;   // [H (nope + value), latent]
 };
 
-// [N, C] -> [N, 3 H D]: packed q, k and v of attention(), which are already rotated. Tensor-parallel ranks have parts
-// of the heads, and compute latent vectors for their rows of the residual stream.
+// [N, C] -> [N, 3 H D]: packed q, k and v of attention(), which are already rotated. A tensor-parallel rank has a
+// part of the heads, and computes the latent vectors of its rows of the residual stream.
 Var latent_heads(Net, Var x, const LatentAttention&, const Batch&, Tensor cos_sin, const LatentShape&);
 // [N, H D] -> [N, H value]: attention's output without the padding.
 Var value_heads(Net, Var y, const LatentShape&);

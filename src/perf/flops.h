@@ -3,8 +3,8 @@
 //
 // Forward costs per token 2 operations per matmul parameter (one multiply, one add), and per layer 4 * H * D for each
 // key that the token attends to (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec.
-// 2.1; Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys; with value heads
-// of another width, D is the mean of both. The two counts differ in `keys`:
+// 2.1; Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys; where value
+// heads have another width, D is the mean of the two widths. The two counts differ in `keys`:
 //   full: T, every key [PaLM, Chowdhery et al. 2022, appendix B]; comparable with torchtitan, nanoGPT, nanotron, NeMo.
 //   causal: T / 2, what a causal model needs; comparable with llm.c and Megatron-LM since 2025-03.
 // With a sliding window of W <= T keys: full W [OLMo-core], causal W - W^2 / (2 T), which is T / 2 at W = T.

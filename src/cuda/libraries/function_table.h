@@ -1,5 +1,5 @@
 // ATHANOR_FUNCTION_TABLE(Table, FUNCTIONS) defines the functions of a library that the program calls as a plain struct
-// of pointers with the header's prototypes. It is filled from the opened library or by a fake, and passed explicitly.
+// of pointers with the header's prototypes. The opened library or a fake fills the struct, which is passed explicitly.
 // Members have the library's names: grep finds every call. for_each_function(table, visit) calls visit("name",
 // table.name) for each of them. FUNCTIONS(F) is F(name) for every function.
 #pragma once
