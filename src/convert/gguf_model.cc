@@ -31,7 +31,11 @@ void interleave_halves(std::vector<float>& head, int64_t rows) {
 class GgufModelWriter {
  public:
   GgufModelWriter(const ModelFolder& model, const GgufOptions& options)
-      : model_(model), m_(model.config()), arch_(gguf_architecture(m_.model_type)), options_(options) {}
+      : model_(model), m_(model.config()), arch_(gguf_architecture(m_.model_type)), options_(options) {
+    if (!m_.tie_word_embeddings || gguf_ties_embeddings(m_.model_type)) return;
+    m_.tie_word_embeddings = false;
+    copies_embedding_ = true;
+  }
 
   int64_t write(const std::string& path) {
     refuse_what_differs();
@@ -44,8 +48,14 @@ class GgufModelWriter {
     for (const auto& weight : model_.weights()) {
       if (const auto expert = expert_name(weight.name))
         experts[expert->merged][expert->number] = &weight;
+      else if (const auto heads = latent_head_names(weight.name))
+        add_latent_heads(weight, *heads);
       else
         add(weight);
+    }
+    if (copies_embedding_) {
+      const ModelFolder::Weight& embedding = model_.at("model.embed_tokens.weight");
+      add_rows("output.weight", {&embedding}, gguf_layout(m_, embedding));
     }
     for (const auto& [name, of_number] : experts) {
       std::vector<const ModelFolder::Weight*> all;
@@ -67,25 +77,47 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
-    if (has_latent_attention(m_.model_type))
-      refuse("model_type", cat(name_of(m_.model_type),
-                               " is not supported in GGUF, whose latent attention has other "
-                               "tensors; export with --format hf, which llama.cpp converts"));
-    const bool dots = m_.model_type == ModelType::dots1;
-    if (dots && m_.n_group > 1) refuse("n_group", "llama.cpp's dots1 has no groups of experts");
-    if (!dots && layers_with_experts(m_) > 0 && layers_with_experts(m_) < m_.num_hidden_layers)
+    const bool routing = gguf_has_routing_keys(m_.model_type);
+    if (routing && m_.n_group > 1 && m_.model_type != ModelType::deepseek_v3)
+      refuse("n_group", cat("llama.cpp does not choose groups of experts as ", name_of(m_.model_type), " does"));
+    if (m_.model_type == ModelType::dots1 && m_.num_key_value_heads != m_.num_attention_heads)
+      refuse("num_key_value_heads", cat("llama.cpp's dots1 has as many as num_attention_heads, ",
+                                        m_.num_attention_heads, ", got ", m_.num_key_value_heads));
+    if (routing && m_.n_shared_experts == 0)
+      refuse("n_shared_experts", cat("llama.cpp's ", arch_, " needs at least 1, got 0"));
+    const bool qwen2 = m_.model_type == ModelType::qwen2 || m_.model_type == ModelType::qwen2_moe;
+    if (qwen2 && m_.head_dim * m_.num_attention_heads != m_.hidden_size)
+      refuse("head_dim", cat("llama.cpp's ", arch_, " has hidden_size / num_attention_heads, ", m_.hidden_size, " / ",
+                             m_.num_attention_heads, ", got ", m_.head_dim));
+    if (has_latent_attention(m_.model_type)) refuse_latent_attention();
+    if (!routing && layers_with_experts(m_) > 0 && layers_with_experts(m_) < m_.num_hidden_layers)
       refuse(m_.decoder_sparse_step > 1 ? "decoder_sparse_step" : "mlp_only_layers",
              cat("llama.cpp's ", arch_, " has experts in all layers"));
-    if (has_experts(m_.model_type) && !dots && m_.norm_topk_prob != gguf_divides_weights(m_.model_type))
+    if (has_experts(m_.model_type) && !routing && m_.norm_topk_prob != gguf_divides_weights(m_.model_type))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
       refuse("rope_scaling llama3", cat("llama.cpp supports it only for llama, not for ", arch_));
     if (r.rope_type != RopeType::yarn) return;
-    if (attention_factor(r) != attention_factor(usual))
+    if (!has_latent_attention(m_.model_type) && attention_factor(r) != attention_factor(usual))
       refuse("rope_scaling.attention_factor", "llama.cpp computes it from the factor");
     if (!r.truncate) refuse("rope_scaling.truncate", "llama.cpp rounds the bounds of the blend");
+  }
+
+  void refuse_latent_attention() const {
+    if (!m_.rope_interleave) refuse("rope_interleave", "llama.cpp rotates neighbouring channels; expected true");
+    if (m_.q_lora_rank == 0 && m_.num_hidden_layers != 26 && m_.num_hidden_layers != 27)
+      refuse("q_lora_rank",
+             cat("llama.cpp's deepseek2 knows models without it by their 26 or 27 layers, got ", m_.num_hidden_layers));
+    const RopeScaling& r = m_.rope_scaling;
+    if (r.rope_type == RopeType::linear)
+      refuse("rope_scaling linear", "llama.cpp's deepseek2 would scale attention scores too");
+    if (r.rope_type == RopeType::yarn && (r.mscale != r.mscale_all_dim || r.mscale == 0 || r.attention_factor != 0))
+      refuse("rope_scaling.mscale",
+             cat("llama.cpp's deepseek2 needs mscale equal to mscale_all_dim, above 0, and no "
+                 "attention_factor; got mscale ",
+                 r.mscale, ", mscale_all_dim ", r.mscale_all_dim, ", attention_factor ", r.attention_factor));
   }
 
   void add_metadata() {
@@ -107,16 +139,32 @@ class GgufModelWriter {
     }
     if (has_shared_expert_gate(m_.model_type))
       file_.set(key("expert_shared_feed_forward_length"), uint32_t(m_.shared_expert_intermediate_size));
-    if (m_.model_type == ModelType::dots1) {
+    if (gguf_has_routing_keys(m_.model_type)) {
       file_.set(key("leading_dense_block_count"), uint32_t(m_.first_k_dense_replace));
       file_.set(key("expert_shared_count"), uint32_t(m_.n_shared_experts));
       file_.set(key("expert_weights_scale"), float(m_.routed_scaling_factor));
       file_.set(key("expert_weights_norm"), m_.norm_topk_prob);
-      file_.set(key("expert_gating_func"), kGgufSigmoid);
+      file_.set(key("expert_gating_func"), m_.scoring_func == RouterScore::sigmoid ? kGgufSigmoid : kGgufSoftmax);
     }
+    if (m_.n_group > 1) {
+      file_.set(key("expert_group_count"), uint32_t(m_.n_group));
+      file_.set(key("expert_group_used_count"), uint32_t(m_.topk_group));
+    }
+    if (has_latent_attention(m_.model_type)) return add_latent_attention();
     file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
     file_.set(key("attention.key_length"), uint32_t(m_.head_dim));
     file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
+  }
+
+  // llama.cpp computes attention on the latent vectors, with one key head of kv_lora_rank + qk_rope_head_dim channels.
+  void add_latent_attention() {
+    if (m_.q_lora_rank > 0) file_.set(key("attention.q_lora_rank"), uint32_t(m_.q_lora_rank));
+    file_.set(key("attention.kv_lora_rank"), uint32_t(m_.kv_lora_rank));
+    file_.set(key("attention.head_count_kv"), uint32_t{1});
+    file_.set(key("attention.key_length"), uint32_t(m_.kv_lora_rank + m_.qk_rope_head_dim));
+    file_.set(key("attention.value_length"), uint32_t(m_.kv_lora_rank));
+    file_.set(key("attention.key_length_mla"), uint32_t(m_.head_dim));
+    file_.set(key("attention.value_length_mla"), uint32_t(m_.v_head_dim));
   }
 
   // Added last, as in files of llama.cpp's quantizer.
@@ -136,7 +184,7 @@ class GgufModelWriter {
 
   void add_rope() {
     if (m_.model_type == ModelType::gpt2) return;
-    file_.set(key("rope.dimension_count"), uint32_t(m_.head_dim));
+    file_.set(key("rope.dimension_count"), uint32_t(rotary_dim(m_)));
     file_.set(key("rope.freq_base"), float(m_.rope_theta));
     const RopeScaling& r = m_.rope_scaling;
     if (r.rope_type != RopeType::linear && r.rope_type != RopeType::yarn) return;
@@ -146,6 +194,8 @@ class GgufModelWriter {
     file_.set(key("rope.scaling.original_context_length"), uint32_t(r.original_max_position_embeddings));
     file_.set(key("rope.scaling.yarn_beta_fast"), float(r.beta_fast));
     file_.set(key("rope.scaling.yarn_beta_slow"), float(r.beta_slow));
+    if (has_latent_attention(m_.model_type))
+      file_.set(key("rope.scaling.yarn_log_multiplier"), float(kGgufYarnLog * r.mscale_all_dim));
   }
 
   // Factors that divide the unscaled frequencies: llama.cpp's form of llama3's RoPE scaling.
@@ -197,6 +247,30 @@ class GgufModelWriter {
                }});
   }
 
+  void add_latent_heads(const ModelFolder::Weight& w, const LatentHeadNames& names) {
+    const int64_t heads = m_.num_attention_heads, nope = m_.qk_nope_head_dim, value = m_.v_head_dim,
+                  rank = m_.kv_lora_rank;
+    const auto add = [&](const std::string& name, std::vector<int64_t> shape, auto&& head) {
+      const GgmlType type = type_of(w, name, shape);
+      file_.add({.name = name, .type = type, .shape = shape, .make = [=, this](const ByteSink& sink) {
+                   for (int64_t h = 0; h < heads; ++h) {
+                     std::vector<std::byte> bytes;
+                     append_ggml(type, {.values = head(h), .columns = shape.back(), .what = name}, options_.pool,
+                                 bytes);
+                     sink(bytes);
+                   }
+                 }});
+    };
+    add(names.keys, {heads, rank, nope}, [=, this, &w](int64_t h) {
+      const int64_t first = h * (nope + value);
+      return transposed(floats(w, first, first + nope), nope);
+    });
+    add(names.values, {heads, value, rank}, [=, this, &w](int64_t h) {
+      const int64_t first = h * (nope + value) + nope;
+      return floats(w, first, first + value);
+    });
+  }
+
   GgmlType type_of(const ModelFolder::Weight& w, const std::string& name, const std::vector<int64_t>& shape) {
     const bool router = name.ends_with("ffn_gate_inp.weight");
     if (shape.size() == 1 || router || w.name == "transformer.wpe.weight") return GgmlType::f32;
@@ -235,11 +309,12 @@ class GgufModelWriter {
   }
 
   const ModelFolder& model_;
-  const ModelConfig& m_;
+  ModelConfig m_;
   const char* arch_;
   const GgufOptions& options_;
   GgufFile file_;
-  int64_t whole_blocks_ = 0;  // matrices whose rows consist of whole blocks of the mixture's type
+  bool copies_embedding_ = false;  // a tied embedding is also written as the output matrix
+  int64_t whole_blocks_ = 0;       // matrices whose rows consist of whole blocks of the mixture's type
 };
 
 }  // namespace

@@ -24,6 +24,11 @@ const std::map<std::string, std::string>& block_names() {
       {"self_attn.q_norm", "attn_q_norm"},
       {"self_attn.k_norm", "attn_k_norm"},
       {"self_attn.o_proj", "attn_output"},
+      {"self_attn.q_a_proj", "attn_q_a"},
+      {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+      {"self_attn.q_b_proj", "attn_q_b"},
+      {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+      {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
       {"post_attention_layernorm", "ffn_norm"},
       {"mlp.gate_proj", "ffn_gate"},
       {"mlp.up_proj", "ffn_up"},
@@ -63,8 +68,9 @@ const char* gguf_architecture(ModelType type) {
       return "olmoe";
     case ModelType::dots1:
       return "dots1";
-    case ModelType::deepseek_v2:  // not supported by export
+    case ModelType::deepseek_v2:
     case ModelType::deepseek_v3:
+      return "deepseek2";
     case ModelType::athanor:
     case ModelType::vit:
       break;
@@ -106,6 +112,13 @@ std::optional<ExpertName> expert_name(const std::string& name) {
   CHECK(it != kinds.end(), "the tensor ", name, " has no name in GGUF");
   const std::string layer = name.substr(before.size(), name.find('.', before.size()) - before.size());
   return ExpertName{cat("blk.", layer, ".", it->second, name.substr(end)), std::stoll(name.substr(number))};
+}
+
+std::optional<LatentHeadNames> latent_head_names(const std::string& name) {
+  constexpr std::string_view before = "model.layers.", after = ".self_attn.kv_b_proj.weight";
+  if (!name.starts_with(before) || !name.ends_with(after)) return {};
+  const std::string layer = name.substr(before.size(), name.size() - before.size() - after.size());
+  return LatentHeadNames{cat("blk.", layer, ".attn_k_b.weight"), cat("blk.", layer, ".attn_v_b.weight")};
 }
 
 bool is_row_vector(const std::string& name) { return name.ends_with(".mlp.shared_expert_gate.weight"); }

@@ -15,10 +15,20 @@ namespace athanor {
 const char* gguf_architecture(ModelType type);
 std::string gguf_name(const std::string& name);  // GGUF name of a Hugging Face tensor
 
-// True if llama.cpp divides the weights of a token's experts by their sum; for dots1 a key says so.
+// True if keys of the file describe the routing, as for dots1 and deepseek2.
+inline bool gguf_has_routing_keys(ModelType type) {
+  return type == ModelType::dots1 || type == ModelType::deepseek_v2 || type == ModelType::deepseek_v3;
+}
+// True if llama.cpp divides the weights of a token's experts by their sum, for families without routing keys.
 inline bool gguf_divides_weights(ModelType type) { return type != ModelType::olmoe && type != ModelType::qwen2_moe; }
 
-inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func for sigmoid scores
+// True if llama.cpp takes the embedding for the output matrix where a file has none.
+inline bool gguf_ties_embeddings(ModelType type) {
+  return type != ModelType::qwen2_moe && type != ModelType::olmoe && type != ModelType::dots1;
+}
+
+inline constexpr uint32_t kGgufSoftmax = 1, kGgufSigmoid = 2;  // expert_gating_func
+inline constexpr double kGgufYarnLog = 0.1;  // rope.scaling.yarn_log_multiplier is this times mscale_all_dim
 
 // A matrix of one expert. GGUF stores the matrices of all experts of a layer as one tensor [experts, rows, columns].
 struct ExpertName {
@@ -26,6 +36,13 @@ struct ExpertName {
   int64_t number;
 };
 std::optional<ExpertName> expert_name(const std::string& name);  // nullopt: not an expert's matrix
+
+// The two tensors that hold kv_b_proj, the matrix [H (nope + value), rank] of latent attention: its rows for keys,
+// transposed for each head [H, rank, nope], and those for values [H, value, rank].
+struct LatentHeadNames {
+  std::string keys, values;
+};
+std::optional<LatentHeadNames> latent_head_names(const std::string& name);  // nullopt: another tensor
 
 // True for a matrix [1, columns] that GGUF stores as a vector [columns].
 bool is_row_vector(const std::string& name);

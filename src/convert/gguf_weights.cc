@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "checkpoint/printable.h"
 #include "config/choices.h"
+#include "convert/floats.h"
 
 namespace athanor {
 namespace {
@@ -32,9 +33,12 @@ class ConfigReader {
       m_ = model_defaults(ModelType::olmoe);
     else if (arch_ == "dots1")
       m_ = model_defaults(ModelType::dots1);
+    else if (arch_ == "deepseek2")
+      m_ = model_defaults(number("expert_gating_func") == kGgufSoftmax ? ModelType::deepseek_v2
+                                                                       : ModelType::deepseek_v3);
     else
       refuse(cat("general.architecture is ", printable(arch_),
-                 "; known are gpt2, llama, qwen2, qwen3, qwen2moe, qwen3moe, olmoe and dots1"));
+                 "; known are gpt2, llama, qwen2, qwen3, qwen2moe, qwen3moe, olmoe, dots1 and deepseek2"));
   }
 
   ModelConfig config() {
@@ -85,8 +89,10 @@ class ConfigReader {
   void add_rope() {
     m_.num_key_value_heads = find("attention.head_count_kv") ? size("attention.head_count_kv") : m_.num_attention_heads;
     if (find("attention.key_length")) m_.head_dim = size("attention.key_length");
+    if (has_latent_attention(m_.model_type)) add_latent_attention();
     m_.rope_theta = find("rope.freq_base").value_or(10000.0);
-    const int64_t head = m_.head_dim > 0 ? m_.head_dim : m_.hidden_size / m_.num_attention_heads;
+    const int64_t whole = m_.head_dim > 0 ? m_.head_dim : m_.hidden_size / m_.num_attention_heads;
+    const int64_t head = has_latent_attention(m_.model_type) ? m_.qk_rope_head_dim : whole;
     if (const double rotated = find("rope.dimension_count").value_or(double(head)); rotated != double(head))
       refuse(cat(arch_, ".rope.dimension_count is ", rotated, "; expected a whole head, ", head));
     if (const double factor = find("rope.scaling.attn_factor").value_or(1.0); factor != 1)
@@ -105,6 +111,19 @@ class ConfigReader {
     m_.rope_scaling.original_max_position_embeddings = size("rope.scaling.original_context_length");
     m_.rope_scaling.beta_fast = find("rope.scaling.yarn_beta_fast").value_or(32.0);
     m_.rope_scaling.beta_slow = find("rope.scaling.yarn_beta_slow").value_or(1.0);
+    if (!has_latent_attention(m_.model_type)) return;
+    m_.rope_scaling.mscale = m_.rope_scaling.mscale_all_dim = number("rope.scaling.yarn_log_multiplier") / kGgufYarnLog;
+  }
+
+  void add_latent_attention() {
+    m_.q_lora_rank = find("attention.q_lora_rank") ? size("attention.q_lora_rank") : 0;
+    m_.kv_lora_rank = size("attention.kv_lora_rank");
+    m_.qk_rope_head_dim = size("rope.dimension_count");
+    m_.head_dim = size("attention.key_length_mla");
+    m_.qk_nope_head_dim = m_.head_dim - m_.qk_rope_head_dim;
+    m_.v_head_dim = size("attention.value_length_mla");
+    m_.num_key_value_heads = m_.num_attention_heads;
+    m_.rope_interleave = true;
   }
 
   void add_experts() {
@@ -119,7 +138,7 @@ class ConfigReader {
     if (has_shared_expert_gate(m_.model_type))
       m_.shared_expert_intermediate_size =
           find("expert_shared_feed_forward_length") ? size("expert_shared_feed_forward_length") : m_.intermediate_size;
-    if (m_.model_type == ModelType::dots1) add_routing();
+    if (gguf_has_routing_keys(m_.model_type)) add_routing();
     for (int64_t layer = 0; layer < m_.num_hidden_layers; ++layer) {
       if (!has_experts(m_, layer)) continue;
       const std::string name = cat("blk.", layer, ".ffn_gate_exps.weight");
@@ -132,9 +151,13 @@ class ConfigReader {
 
   void add_routing() {
     const auto count = [&](const char* name) { return find(name) ? size(name, 0) : 0; };
-    if (find("expert_gating_func").value_or(kGgufSigmoid) != kGgufSigmoid)
-      refuse(cat(arch_, ".expert_gating_func is ", number("expert_gating_func"), "; expected ", kGgufSigmoid,
-                 ", sigmoids"));
+    const uint32_t scores = m_.scoring_func == RouterScore::sigmoid ? kGgufSigmoid : kGgufSoftmax;
+    if (const double given = find("expert_gating_func").value_or(kGgufSigmoid); given != scores)
+      refuse(cat(arch_, ".expert_gating_func is ", given, "; expected ", scores, ", ", name_of(m_.scoring_func)));
+    if (find("expert_group_count").value_or(1) > 1) {
+      m_.n_group = size("expert_group_count");
+      m_.topk_group = size("expert_group_used_count");
+    }
     m_.first_k_dense_replace = count("leading_dense_block_count");
     m_.n_shared_experts = count("expert_shared_count");
     m_.routed_scaling_factor = find("expert_weights_scale").value_or(1);
@@ -150,6 +173,16 @@ class ConfigReader {
 
 ModelConfig gguf_config(const GgufReader& file) { return ConfigReader(file).config(); }
 
+std::optional<GgufWeights::LatentHeads> GgufWeights::latent_heads(const std::string& name) const {
+  const auto names = latent_head_names(name);
+  if (!names) return {};
+  const auto keys = file_.tensors().find(names->keys), values = file_.tensors().find(names->values);
+  if (keys == file_.tensors().end() || values == file_.tensors().end()) return {};
+  const std::vector<int64_t>&k = keys->second.shape, &v = values->second.shape;
+  if (k.size() != 3 || v.size() != 3 || k[0] != v[0] || k[1] != v[2]) return {};
+  return LatentHeads{&keys->second, &values->second};
+}
+
 GgufWeights::Place GgufWeights::place_of(const std::string& name) const {
   const auto expert = expert_name(name);
   const auto it = file_.tensors().find(expert ? expert->merged : gguf_name(name));
@@ -160,7 +193,12 @@ GgufWeights::Place GgufWeights::place_of(const std::string& name) const {
   return {&stored, expert->number * stored.shape[1], stored.shape[1]};
 }
 
+bool GgufWeights::has(const std::string& name) const {
+  return latent_head_names(name) ? latent_heads(name).has_value() : place_of(name).stored != nullptr;
+}
+
 Shape GgufWeights::shape_of(const std::string& name) const {
+  if (const auto heads = latent_heads(name)) return {heads->keys->shape[0] * heads->rows(), heads->values->columns()};
   const Place place = place_of(name);
   if (is_row_vector(name)) return {place.rows, place.stored->columns()};
   if (place.stored->shape.size() == 1) return {place.stored->shape[0]};
@@ -171,6 +209,10 @@ Shape GgufWeights::shape_of(const std::string& name) const {
 void GgufWeights::require_no_others(const std::vector<ModelFolder::Weight>& weights) const {
   std::map<const GgufReader::Stored*, int64_t> rows;  // number of rows used by the model, per tensor
   for (const auto& w : weights) {
+    if (const auto heads = latent_heads(w.name)) {
+      for (const GgufReader::Stored* part : {heads->keys, heads->values}) rows[part] = part->rows();
+      continue;
+    }
     const Place place = place_of(w.name);
     rows[place.stored] += place.rows;
   }
@@ -182,6 +224,7 @@ void GgufWeights::require_no_others(const std::vector<ModelFolder::Weight>& weig
 
 void GgufWeights::read_run(const ModelConfig& m, const ModelFolder::Weight& w, int64_t begin, int64_t end,
                            std::vector<std::byte>& out) const {
+  if (const auto heads = latent_heads(w.name)) return read_latent_heads(*heads, begin, end, out);
   const Place place = place_of(w.name);
   const GgufReader::Stored& stored = *place.stored;
   const GgufLayout layout = gguf_layout(m, w);
@@ -209,6 +252,24 @@ void GgufWeights::read_run(const ModelConfig& m, const ModelFolder::Weight& w, i
     values.assign(row.begin() + (begin - first * columns), row.begin() + (end - first * columns));
   }
   const auto bytes = std::as_bytes(std::span(values));
+  out.assign(bytes.begin(), bytes.end());
+}
+
+void GgufWeights::read_latent_heads(const LatentHeads& heads, int64_t begin, int64_t end,
+                                    std::vector<std::byte>& out) const {
+  const int64_t rank = heads.values->columns(), of_head = heads.rows() * rank;
+  std::vector<float> run, head, keys;
+  for (int64_t h = begin / of_head; h * of_head < end; ++h) {
+    file_.read_rows(*heads.keys, h * rank, (h + 1) * rank, keys);
+    head = transposed(keys, rank);
+    std::vector<float> values;
+    const int64_t value_rows = heads.values->shape[1];
+    file_.read_rows(*heads.values, h * value_rows, (h + 1) * value_rows, values);
+    head.insert(head.end(), values.begin(), values.end());
+    run.insert(run.end(), head.begin() + std::max<int64_t>(0, begin - h * of_head),
+               head.begin() + std::min(of_head, end - h * of_head));
+  }
+  const auto bytes = std::as_bytes(std::span(run));
   out.assign(bytes.begin(), bytes.end());
 }
 

@@ -17,7 +17,7 @@ class GgufWeights {
  public:
   explicit GgufWeights(const std::string& path) : file_(path) {}
   const GgufReader& file() const { return file_; }
-  bool has(const std::string& name) const { return place_of(name).stored != nullptr; }
+  bool has(const std::string& name) const;
   // The shape of a tensor in Hugging Face's order.
   Shape shape_of(const std::string& name) const;
   // Throws an Error if the file has tensors that the model lacks.
@@ -32,6 +32,14 @@ class GgufWeights {
     int64_t first = 0, rows = 0;                 // rows of the tensor; for an expert, its part of the merged tensor
   };
   Place place_of(const std::string& name) const;
+
+  // The two tensors of a kv_b_proj (LatentHeadNames).
+  struct LatentHeads {
+    const GgufReader::Stored *keys, *values;
+    int64_t rows() const { return keys->columns() + values->shape[1]; }  // rows of kv_b_proj for each head
+  };
+  std::optional<LatentHeads> latent_heads(const std::string& name) const;  // nullopt: another tensor, or not there
+  void read_latent_heads(const LatentHeads&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
 
   GgufReader file_;
   mutable std::string transposed_name_;  // cache of one transposed matrix, since reading part of it needs all rows

@@ -15,6 +15,7 @@ void write_imatrix(const Importance& importance, const ImatrixSource& source, co
   // Experts of a layer are one tensor: their sums one after another.
   std::map<std::string, std::map<int64_t, const InputSquares*>> tensors;
   for (const auto& [name, squares] : importance) {
+    if (latent_head_names(name)) continue;  // no tensor has these inputs: llama.cpp's deepseek2 reads others
     const auto expert = expert_name(name);
     tensors[expert ? expert->merged : gguf_name(name)][expert ? expert->number : 0] = &squares;
   }

@@ -119,29 +119,6 @@ TEST_F(Gguf, ChatTemplatesAreWritten) {
   EXPECT_EQ(written("d.gguf"), "newer");
 }
 
-TEST_F(Gguf, LatentAttentionIsRefused) {
-  fill(shape(ModelType::deepseek_v3), DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("latent")), at("g.gguf"), floats(GgmlType::f32)), "model_type",
-               "deepseek_v3 is not supported in GGUF", "--format hf");
-}
-
-TEST_F(Gguf, GroupedRoutingIsRefused) {
-  ModelConfig m = shape(ModelType::dots1);
-  m.num_experts = 4, m.n_group = 2;
-  fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("groups")), at("g.gguf"), floats(GgmlType::f32)), "n_group", "no groups");
-}
-
-TEST_F(Gguf, LayersWithoutExpertsAreRefused) {
-  for (const ModelType family : {ModelType::qwen2_moe, ModelType::qwen3_moe}) {
-    ModelConfig m = shape(family);
-    m.mlp_only_layers = {0};
-    fill(m, DType::f32);
-    const ModelFolder folder(write(cat(name_of(family), " dense")));
-    EXPECT_ERROR(write_gguf(folder, at("g.gguf"), floats(GgmlType::f32)), "mlp_only_layers", "experts in all layers");
-  }
-}
-
 TEST_F(Gguf, TensorsAreSortedByLayerThenName) {
   GgufFile file;
   for (const char* name : {"blk.10.a", "token_embd.weight", "blk.2.b", "output.weight", "blk.2.a"})
@@ -228,10 +205,16 @@ TEST_F(Gguf, MixtureThatFitsNoMatrixIsRefused) {
 TEST_F(Gguf, FilesRoundTrip) {
   for (const ModelType family :
        {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3, ModelType::mixtral, ModelType::qwen2_moe,
-        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1}) {
+        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1, ModelType::deepseek_v2, ModelType::deepseek_v3}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
-    if (family == ModelType::dots1) m.norm_topk_prob = true, m.routed_scaling_factor = 2.5;
+    if (has_router_bias(family)) m.norm_topk_prob = true, m.routed_scaling_factor = 2.5;
+    if (has_latent_attention(family)) {
+      m.rope_scaling = {.rope_type = RopeType::yarn, .factor = 2, .original_max_position_embeddings = 8};
+      m.rope_scaling.mscale = m.rope_scaling.mscale_all_dim = 0.707;
+    }
+    if (family == ModelType::deepseek_v2) m.num_hidden_layers = 26, m.q_lora_rank = 0;
+    if (family == ModelType::deepseek_v3) m.num_experts = 4, m.n_group = 2, m.topk_group = 1;
     fill(m, DType::f32);
     const std::string name(name_of(family)), file = at(name + ".gguf");
     const ModelFolder original(write(name));
@@ -245,6 +228,11 @@ TEST_F(Gguf, FilesRoundTrip) {
     EXPECT_EQ(read.config().n_shared_experts, original.config().n_shared_experts);
     EXPECT_EQ(read.config().first_k_dense_replace, original.config().first_k_dense_replace);
     EXPECT_EQ(read.config().shared_expert_intermediate_size, original.config().shared_expert_intermediate_size);
+    EXPECT_EQ(read.config().n_group, original.config().n_group);
+    EXPECT_EQ(read.config().topk_group, original.config().topk_group);
+    EXPECT_EQ(read.config().q_lora_rank, original.config().q_lora_rank);
+    EXPECT_EQ(read.config().v_head_dim, original.config().v_head_dim);
+    EXPECT_EQ(read.config().rope_scaling.mscale_all_dim, original.config().rope_scaling.mscale_all_dim);
     EXPECT_EQ(read.config().norm_eps, original.config().norm_eps);  // stored as f32
     EXPECT_EQ(read.config().head_dim, original.config().head_dim);
     EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);
@@ -259,6 +247,24 @@ TEST_F(Gguf, FilesRoundTrip) {
       read.read_run(read.at(w.name), third, 2 * third + 1, b);
       EXPECT_TRUE(a == b) << "a part of " << w.name;
     }
+  }
+}
+
+TEST_F(Gguf, TiedEmbeddingIsCopiedWhereLlamaCppNeedsAnOutputMatrix) {
+  for (const ModelType family : {ModelType::qwen2, ModelType::qwen2_moe, ModelType::olmoe, ModelType::dots1}) {
+    ModelConfig m = shape(family);
+    m.tie_word_embeddings = true;
+    fill(m, DType::f32);
+    const std::string name(name_of(family)), file = at(name + ".gguf");
+    const ModelFolder original(write(name));
+    write_gguf(original, file, floats(GgmlType::f32));
+    const ModelFolder read(file);
+    ASSERT_EQ(read.config().tie_word_embeddings, family == ModelType::qwen2) << name;
+    if (read.config().tie_word_embeddings) continue;
+    std::vector<std::byte> embedding, output;
+    original.read(original.at("model.embed_tokens.weight"), 0, m.vocab_size, embedding);
+    read.read(read.at("lm_head.weight"), 0, m.vocab_size, output);
+    EXPECT_TRUE(embedding == output) << name;
   }
 }
 
@@ -362,19 +368,41 @@ TEST_F(Gguf, RopeOfAPartOfAHeadIsRefused) {
 }
 
 TEST_F(Gguf, ModelsUnsupportedByLlamaCppAreRefused) {
-  ModelConfig m = shape(ModelType::qwen2);
-  m.rope_scaling = {.rope_type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8};
-  fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("a")), at("a.gguf"), floats(GgmlType::f32)), "llama3", "qwen2");
-  m.rope_scaling = {
-      .rope_type = RopeType::yarn, .factor = 2, .original_max_position_embeddings = 8, .attention_factor = 1.5};
-  fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("b")), at("b.gguf"), floats(GgmlType::f32)), "attention_factor");
-  m.rope_scaling.attention_factor = 0;
-  m.rope_scaling.truncate = false;
-  fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("c")), at("c.gguf"), floats(GgmlType::f32)), "truncate");
-  EXPECT_FALSE(std::filesystem::exists(at("c.gguf")));
+  int cases = 0;
+  const auto expect_refused = [&](ModelType family, std::vector<std::string> words, auto&& change) {
+    ModelConfig m = shape(family);
+    change(m);
+    fill(m, DType::f32);
+    const ModelFolder folder(write(cat("model ", cases++)));
+    expect_error([&] { write_gguf(folder, at("a.gguf"), floats(GgmlType::f32)); }, words);
+    EXPECT_FALSE(std::filesystem::exists(at("a.gguf")));
+  };
+  const RopeScaling yarn{.rope_type = RopeType::yarn, .factor = 2, .original_max_position_embeddings = 8};
+  using enum ModelType;
+  expect_refused(qwen2, {"llama3", "qwen2"}, [&](ModelConfig& m) {
+    m.rope_scaling = {.rope_type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8};
+  });
+  expect_refused(qwen2, {"attention_factor"},
+                 [&](ModelConfig& m) { m.rope_scaling = yarn, m.rope_scaling.attention_factor = 1.5; });
+  expect_refused(qwen2, {"truncate"}, [&](ModelConfig& m) { m.rope_scaling = yarn, m.rope_scaling.truncate = false; });
+  for (const ModelType family : {qwen2_moe, qwen3_moe})
+    expect_refused(family, {"mlp_only_layers", "experts in all layers"},
+                   [](ModelConfig& m) { m.mlp_only_layers = {0}; });
+  for (const ModelType family : {dots1, deepseek_v2})
+    expect_refused(family, {"n_group", std::string(name_of(family))},
+                   [](ModelConfig& m) { m.num_experts = 4, m.n_group = 2; });
+  expect_refused(deepseek_v3, {"rope_interleave"}, [](ModelConfig& m) { m.rope_interleave = false; });
+  for (const ModelType family : {dots1, deepseek_v3})
+    expect_refused(family, {"n_shared_experts", "got 0"}, [](ModelConfig& m) { m.n_shared_experts = 0; });
+  expect_refused(dots1, {"num_key_value_heads", "2, got 1"}, [](ModelConfig& m) { m.num_key_value_heads = 1; });
+  for (const ModelType family : {qwen2, qwen2_moe})
+    expect_refused(family, {"head_dim", "12 / 2, got 8"}, [](ModelConfig& m) { m.head_dim = 8; });
+  expect_refused(deepseek_v3, {"q_lora_rank", "26 or 27 layers, got 2"}, [](ModelConfig& m) { m.q_lora_rank = 0; });
+  expect_refused(deepseek_v3, {"rope_scaling", "linear"},
+                 [](ModelConfig& m) { m.rope_scaling = {.rope_type = RopeType::linear, .factor = 2}; });
+  expect_refused(deepseek_v3, {"mscale 1", "mscale_all_dim 0.7"}, [&](ModelConfig& m) {
+    m.rope_scaling = yarn, m.rope_scaling.mscale = 1, m.rope_scaling.mscale_all_dim = 0.7;
+  });
 }
 
 }  // namespace

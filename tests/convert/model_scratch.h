@@ -20,7 +20,7 @@ class ModelScratch : public Scratch {
     m.intermediate_size = 20, m.max_position_embeddings = 16;
     if (type != ModelType::gpt2) m.num_key_value_heads = 1;
     if (has_experts(type)) m.num_experts = 3, m.num_experts_per_tok = 2;
-    if (type == ModelType::olmoe) m.num_key_value_heads = 2;
+    if (type == ModelType::olmoe || type == ModelType::dots1) m.num_key_value_heads = 2;
     if (type == ModelType::qwen2_moe) m.moe_intermediate_size = 8, m.shared_expert_intermediate_size = 10;
     if (type == ModelType::qwen3_moe) m.moe_intermediate_size = 8, m.norm_topk_prob = true;
     if (has_deepseek_experts(type)) m.moe_intermediate_size = 8, m.n_shared_experts = 2, m.first_k_dense_replace = 1;
