@@ -1,45 +1,30 @@
 #!/usr/bin/env python3
-"""Checks that `athanor export --format gguf` writes the files of llama.cpp's quantizer, byte by byte.
+"""Checks `athanor export --format gguf` with llama.cpp's own library, on models of every family with random weights.
 
-Models of every family with random weights (outliers, zeros and subnormal numbers among them) are exported in f32 or bf16 by
-athanor; llama.cpp's library quantizes that file, athanor exports the model once more in the same quantized type, and the
-two files must be the same. Then both do so with an importance matrix that athanor measures (--calibrate, --imatrix).
+- llama.cpp computes the same logits from the f32 file as `athanor logits` from the model.
+- athanor writes quantized files byte by byte as llama.cpp's quantizer makes them from the f32 (or bf16) file, without and with an
+  importance matrix that athanor measures (--calibrate, --imatrix). The weights have outliers, zeros and subnormal numbers.
 
-usage: check_gguf.py [--program build/athanor] [--library FOLDER] [--only NAME...]
---library: the folder with llama.cpp's libllama.so; default: the package llama_cpp_py_sync of this Python
-(`pip install --no-deps llama-cpp-py-sync`, last run with 0.11739). Needs numpy, safetensors, gguf. Exit status 1 if a file differs.
+usage: check_gguf.py [--program build/athanor] [--only NAME...]
+Needs numpy, safetensors, gguf and llama_cpp_py_sync (`pip install --no-deps llama-cpp-py-sync cffi pycparser`, last run with
+0.11739). Exit status 1 if something differs.
 """
 
 import argparse
-import ctypes
-import importlib.util
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import numpy
 from gguf import GGUFReader
-from safetensors.numpy import save_file
+from llama_cpp_py_sync._cffi_bindings import get_ffi, get_lib
+from safetensors.numpy import load_file, save_file
 
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_K_S": 14, "q4_K_M": 15, "q5_K_S": 16, "q5_K_M": 17,
               "q6_K": 18}
-
-
-class Parameters(ctypes.Structure):
-    """llama_model_quantize_params of llama.h; GGML_TYPE_COUNT and more follow from the library's defaults."""
-    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int), ("output_tensor_type", ctypes.c_int),
-                ("token_embedding_type", ctypes.c_int), ("allow_requantize", ctypes.c_bool),
-                ("quantize_output_tensor", ctypes.c_bool), ("only_copy", ctypes.c_bool), ("pure", ctypes.c_bool),
-                ("keep_split", ctypes.c_bool), ("dry_run", ctypes.c_bool), ("imatrix", ctypes.c_void_p),
-                ("kv_overrides", ctypes.c_void_p), ("tt_overrides", ctypes.c_void_p), ("prune_layers", ctypes.c_void_p),
-                ("max_buf_size", ctypes.c_size_t)]
-
-
-class Importance(ctypes.Structure):
-    """llama_model_imatrix_data: one weight; a list ends with a null name."""
-    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
 
 
 def read_imatrix(path):
@@ -56,35 +41,52 @@ def read_imatrix(path):
     return means
 
 
-class Quantizer:
-    def __init__(self, folder):
-        if folder is None:
-            spec = importlib.util.find_spec("llama_cpp_py_sync")
-            if spec is None:
-                sys.exit("check_gguf.py: no llama.cpp: give --library, or pip install --no-deps llama-cpp-py-sync")
-            folder = pathlib.Path(spec.origin).parent
-        for name in ("libggml-base.so.0", "libggml-cpu.so.0", "libggml-rpc.so.0", "libggml.so.0"):
-            if (folder / name).exists():
-                ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
-        self.llama = ctypes.CDLL(str(folder / "libllama.so"))
-        self.llama.llama_model_quantize_default_params.restype = Parameters
-        self.messages = []
-        log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        self.log = log(lambda level, text, data: self.messages.append(text.decode(errors="replace")))
-        self.llama.llama_log_set(self.log, None)
+class Llama:
+    """llama.cpp's library."""
+    def __init__(self):
+        self.ffi, self.lib, self.messages = get_ffi(), get_lib(), []
+        self.log = self.ffi.callback("ggml_log_callback",
+                                     lambda level, text, data: self.messages.append(self.ffi.string(text).decode(errors="replace")))
+        self.lib.llama_log_set(self.log, self.ffi.NULL)
+        self.lib.llama_backend_init()
 
-    def __call__(self, source, target, file_type, importance=None):
-        parameters = self.llama.llama_model_quantize_default_params()
+    def failed(self):
+        return RuntimeError("llama.cpp: " + "".join(self.messages[-3:]))
+
+    def quantize(self, source, target, file_type, importance):
+        parameters = self.lib.llama_model_quantize_default_params()
         parameters.nthread, parameters.ftype = 2, file_type
-        if importance:
-            entries = (Importance * (len(importance) + 1))()
-            for entry, (name, values) in zip(entries, importance.items()):
-                entry.name, entry.size = name.encode(), len(values)
-                entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-            parameters.imatrix = ctypes.addressof(entries)
-        self.messages.clear()
-        if self.llama.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters)) != 0:
-            raise RuntimeError("".join(self.messages[-3:]))
+        kept = [(self.ffi.new("char[]", name.encode()), values) for name, values in importance.items()]
+        if kept:
+            entries = self.ffi.new("struct llama_model_imatrix_data[]", len(kept) + 1)  # ends with a null name
+            for entry, (name, values) in zip(entries, kept):
+                entry.name, entry.data, entry.size = name, self.ffi.from_buffer("float[]", values), len(values)
+            parameters.imatrix = entries
+        if self.lib.llama_model_quantize(str(source).encode(), str(target).encode(), self.ffi.addressof(parameters)) != 0:
+            raise self.failed()
+
+    def logits(self, path, tokens, vocabulary):
+        """fp32 logits [T, V] of one sequence, with keys and values in fp32."""
+        parameters = self.lib.llama_model_default_params()
+        parameters.n_gpu_layers = 0
+        model = self.lib.llama_model_load_from_file(str(path).encode(), parameters)
+        if model == self.ffi.NULL:
+            raise self.failed()
+        options = self.lib.llama_context_default_params()
+        options.n_ctx = options.n_batch = options.n_ubatch = 256
+        options.type_k = options.type_v = options.flash_attn_type = 0
+        context = self.lib.llama_init_from_model(model, options)
+        batch = self.lib.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = int(token), i, 1, 0, 1
+        if self.lib.llama_decode(context, batch) != 0:
+            raise self.failed()
+        rows = [self.ffi.unpack(self.lib.llama_get_logits_ith(context, i), vocabulary) for i in range(len(tokens))]
+        self.lib.llama_batch_free(batch)
+        self.lib.llama_free(context)
+        self.lib.llama_model_free(model)
+        return numpy.array(rows, numpy.float32)
 
 
 def weights(random, shape):
@@ -103,12 +105,16 @@ def weights(random, shape):
     return values.astype(numpy.float32)
 
 
-def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vocabulary=300, tied=False, experts=0, **more):
+def plain(random, shape):
+    return (random.standard_normal(shape) * 0.05).astype(numpy.float32)
+
+
+def model(folder, rows_of, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vocabulary=300, tied=False, experts=0, **more):
     random = numpy.random.default_rng(seed)
-    tensors = {}
+    tensors, deepseek = {}, kind.startswith("deepseek")
 
     def matrix(name, rows, columns):
-        tensors[name + ".weight"] = weights(random, (rows, columns))
+        tensors[name + ".weight"] = rows_of(random, (rows, columns))
 
     def vector(name, size):
         tensors[name] = random.standard_normal(size).astype(numpy.float32)
@@ -138,8 +144,20 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
         for i in range(layers):
             p = f"model.layers.{i}."
             vector(p + "input_layernorm.weight", hidden), vector(p + "post_attention_layernorm.weight", hidden)
-            for name, rows, columns in (("q_proj", hidden, hidden), ("k_proj", kv * width, hidden),
-                                        ("v_proj", kv * width, hidden), ("o_proj", hidden, hidden)):
+            projections = (("q_proj", hidden, hidden), ("k_proj", kv * width, hidden), ("v_proj", kv * width, hidden),
+                           ("o_proj", hidden, hidden))
+            if deepseek:
+                rank, nope, rotary, value = (more[k] for k in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+                projections = (("kv_a_proj_with_mqa", rank + rotary, hidden), ("kv_b_proj", heads * (nope + value), rank),
+                               ("o_proj", hidden, heads * value))
+                vector(p + "self_attn.kv_a_layernorm.weight", rank)
+                queries, q_rank = heads * (nope + rotary), more["q_lora_rank"]
+                if q_rank:
+                    projections += (("q_a_proj", q_rank, hidden), ("q_b_proj", queries, q_rank))
+                    vector(p + "self_attn.q_a_layernorm.weight", q_rank)
+                else:
+                    projections += (("q_proj", queries, hidden),)
+            for name, rows, columns in projections:
                 matrix(p + "self_attn." + name, rows, columns)
                 if kind in ("qwen2", "qwen2_moe") and name != "o_proj":
                     vector(p + "self_attn." + name + ".bias", rows)
@@ -148,14 +166,15 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
             if kind == "olmoe":
                 vector(p + "self_attn.q_norm.weight", hidden), vector(p + "self_attn.k_norm.weight", kv * width)
             dense = "mlp."
-            if experts and not (kind == "dots1" and i == 0):
+            if experts and i >= more.get("first_k_dense_replace", 0):
                 mixtral = kind == "mixtral"
-                dense = {"dots1": "mlp.shared_experts.", "qwen2_moe": "mlp.shared_expert."}.get(kind)
+                dense = ("mlp.shared_experts." if "n_shared_experts" in more else
+                         "mlp.shared_expert." if kind == "qwen2_moe" else None)
                 feed = p + ("block_sparse_moe." if mixtral else "mlp.")
                 matrix(feed + "gate", experts, hidden)
                 if kind == "qwen2_moe":
                     matrix(feed + "shared_expert_gate", 1, hidden)
-                if kind == "dots1":
+                if kind in ("dots1", "deepseek_v3"):
                     vector(feed + "gate.e_score_correction_bias", experts)
                 for e in range(experts):
                     for name, rows, columns in (("w1" if mixtral else "gate_proj", inner, hidden),
@@ -168,6 +187,8 @@ def model(folder, kind, seed, hidden=256, inner=512, layers=9, heads=4, kv=2, vo
         vector("model.norm.weight", hidden)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if deepseek:
+        del config["head_dim"], config["num_key_value_heads"]
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"} | more))
 
 
@@ -183,12 +204,24 @@ CASES = {
     "mixtral": {"kind": "mixtral", "experts": 8, "inner": 256, "num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen2_moe": {"kind": "qwen2_moe", "experts": 6, "inner": 256, "layers": 4, "num_experts": 6, "num_experts_per_tok": 2,
                   "moe_intermediate_size": 256, "shared_expert_intermediate_size": 256, "norm_topk_prob": False},
+    "qwen2_moe-tied": {"kind": "qwen2_moe", "experts": 4, "inner": 256, "layers": 2, "tied": True, "num_experts": 4,
+                       "num_experts_per_tok": 2, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 256},
     "qwen3_moe": {"kind": "qwen3_moe", "experts": 12, "inner": 256, "layers": 8, "num_experts": 12, "num_experts_per_tok": 2,
                   "moe_intermediate_size": 256, "norm_topk_prob": True},
     "olmoe": {"kind": "olmoe", "experts": 4, "inner": 256, "layers": 4, "kv": 4, "num_experts": 4, "num_experts_per_tok": 2},
-    "dots1": {"kind": "dots1", "experts": 6, "inner": 256, "layers": 5, "n_routed_experts": 6, "num_experts_per_tok": 2,
+    "dots1": {"kind": "dots1", "experts": 6, "inner": 256, "layers": 5, "kv": 4, "n_routed_experts": 6, "num_experts_per_tok": 2,
               "moe_intermediate_size": 256, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
               "norm_topk_prob": True},
+    "deepseek_v3": {"kind": "deepseek_v3", "experts": 8, "inner": 256, "layers": 5, "n_routed_experts": 8, "num_experts_per_tok": 3,
+                    "moe_intermediate_size": 256, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+                    "routed_scaling_factor": 1.5, "norm_topk_prob": True, "q_lora_rank": 256, "kv_lora_rank": 256,
+                    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+                    "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "mscale": 1.0,
+                                     "mscale_all_dim": 1.0}},
+    "deepseek_v2": {"kind": "deepseek_v2", "experts": 6, "inner": 256, "layers": 27, "n_routed_experts": 6, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 256, "n_shared_experts": 1, "first_k_dense_replace": 1, "topk_method": "greedy",
+                    "routed_scaling_factor": 1.0, "norm_topk_prob": False, "q_lora_rank": None, "kv_lora_rank": 256,
+                    "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32},
 }
 
 
@@ -196,10 +229,9 @@ def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default=root / "build" / "athanor", type=pathlib.Path)
-    parser.add_argument("--library", type=pathlib.Path)
     parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
     args = parser.parse_args()
-    quantize = Quantizer(args.library)
+    llama = Llama()
     failed = files = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -217,7 +249,10 @@ def main():
         for seed, name in enumerate(CASES):
             if name not in args.only:
                 continue
-            model(folder / name, seed=seed, **CASES[name])
+            model(folder / "plain", plain, seed=seed, **CASES[name])
+            failed += compare_logits(llama, args.program, folder / "plain", name)
+            shutil.rmtree(folder / "plain")
+            model(folder / name, weights, seed=seed, **CASES[name])
             export(name, folder / f"{name}.gguf", "f32")
             for dtype, file_type in FILE_TYPES.items():
                 for weighted in (False, True):
@@ -227,14 +262,27 @@ def main():
                     ours.unlink(missing_ok=True)
                     matrix.unlink(missing_ok=True)
                     export(name, ours, dtype, *(["--calibrate", data, "--imatrix", matrix] if weighted else []))
-                    quantize(folder / f"{name}.gguf", theirs, file_type, read_imatrix(matrix) if weighted else None)
+                    llama.quantize(folder / f"{name}.gguf", theirs, file_type, read_imatrix(matrix) if weighted else {})
                     files += 1
                     if ours.read_bytes() != theirs.read_bytes():
                         failed += 1
                         print(f"{name} {dtype}{' with importance' if weighted else ''}: the files differ")
                         differences(ours, theirs)
-    print(f"{files} files, {failed} differ: {'FAILED' if failed else 'OK'}")
+    print(f"{files} files, {failed} faults: {'FAILED' if failed else 'OK'}")
     return 1 if failed or files == 0 else 0
+
+
+def compare_logits(llama, program, folder, name):
+    """1 if llama.cpp's logits differ from athanor's by more than 1e-4 of the largest (GPT-2, whose GELU llama.cpp reads from a
+    table of f16: 2e-3), else 0."""
+    file, wanted = folder / "model.gguf", folder / "logits.safetensors"
+    for command in (["export", folder, file, "--format", "gguf", "--dtype", "f32"], ["logits", folder, wanted]):
+        subprocess.run([program, *command], check=True, capture_output=True)
+    sequences = load_file(wanted)
+    worst = max(numpy.abs(llama.logits(file, tokens, logits.shape[-1]) - logits).max() / numpy.abs(logits).max()
+                for tokens, logits in zip(sequences["tokens"], sequences["logits"]))
+    print(f"{name}: logits differ by at most {worst:.1e} of the largest")
+    return int(not worst < (2e-3 if name == "gpt2" else 1e-4))
 
 
 def differences(ours, theirs):
