@@ -9,10 +9,12 @@ import argparse
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 END = "<!-- end of flags -->"
+COMMON = "common"  # in place of a verb: the flags that several verbs share
 MEANING = 30  # column in which the program's help says what a flag does
 
 
@@ -70,14 +72,28 @@ def row(name, meaning):
     return f"| `{flag.replace(',', '`, `')}` | {shown} | {text} |"
 
 
-def table(program, verb):
-    rows = []
-    for title, lines in sections(help_of(program, verb)).items():
-        if title != "Subcommands":
-            rows += [row(*item) for item in items(lines) if not re.match(r"-h,|--help-all", item[0])]
-    if not rows:
-        return "No flags."
+def rows_of(program, verb):
+    return [row(*item) for title, lines in sections(help_of(program, verb)).items() if title != "Subcommands"
+            for item in items(lines) if not re.match(r"-h,|--help-all", item[0])]
+
+
+def table(rows):
     return "\n".join(["| flag | default | meaning |", "|---|---|---|", *rows])
+
+
+def tables(program, verbs):
+    """{verb: table}: rows that three verbs or more share are in the table COMMON alone, and the others name their flags."""
+    rows = {verb: rows_of(program, verb) for verb in verbs}
+    count = Counter(row for verb in verbs for row in rows[verb])
+    common = sorted((row for row, uses in count.items() if uses >= 3), key=lambda row: "**required**" not in row)
+    out = {COMMON: table(common)}
+    for verb in verbs:
+        own = [row for row in rows[verb] if row not in common]
+        shared = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows[verb] if row in common)
+        parts = [table(own)] if own else []
+        parts += [f"{'And' if own else 'Only'} [common flags](#common-flags): {shared}."] if shared else []
+        out[verb] = "\n\n".join(parts) or "No flags."
+    return out
 
 
 def main():
@@ -86,9 +102,10 @@ def main():
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     old = DOC.read_text()
-    new = re.sub(r"(<!-- flags: ([^>]*?) -->\n).*?" + re.escape(END),
-                 lambda m: m[1] + table(args.program, m[2]) + "\n" + END, old, flags=re.S)
-    absent = set(verbs_of(args.program)) - set(re.findall(r"<!-- flags: (.*?) -->", new))
+    written = tables(args.program, [verb for verb in re.findall(r"<!-- flags: (.*?) -->", old) if verb != COMMON])
+    new = re.sub(r"(<!-- flags: ([^>]*?) -->\n).*?" + re.escape(END), lambda m: m[1] + written[m[2]] + "\n" + END, old,
+                 flags=re.S)
+    absent = set(verbs_of(args.program)) - set(written)
     if absent:
         sys.exit(f"{DOC}: no table for {', '.join(sorted(absent))}; add <!-- flags: VERB --> and {END}")
     if args.check and new != old:
