@@ -68,18 +68,16 @@ def environment(call):
 
 
 # A quick test of each family of kernels.
-SMOKE = ("Chain.ReplaysMatchSingleLaunchesBitExactly", "Basic.FillMatchesReference", "Basic.ReduceSumMatchesReference",
-         "Basic.SquaredNormMatchesReference", "ColumnSumKernel.MatchesReference", "Norms.ForwardMatchesReference",
-         "Norms.BackwardMatchesReference", "QkNormKernels.BackwardMatchesReference",
-         "MlpKernels.SwigluBackwardMatchesReference", "EmbeddingKernels.BackwardMatchesReference",
-         "IndexSort.IsStable", "Loss.CrossEntropyMatchesReference", "RopeKernel.MatchesReference",
-         "Attention.TilesOfEveryHeadSizeMatchReference", "Attention.MergeMatchesReference",
+SMOKE = ("Chain.ReplaysMatchSingleLaunchesBitExactly", "IndexSort.IsStable", "Attention.TilesOfEveryHeadSizeMatchReference",
          "AttentionWgmma.SequenceLengthsAndGqaGroupsMatchReference", "GemmTest.FusedEpiloguesMatchReference",
          "WgmmaGemm.SizesAroundTilesMatchReference", "WgmmaGemm.GradientsAroundTilesMatchReference",
          "QuantizeKernels.QuantizedValuesAndScalesMatchReference",
          "QuantizeKernels.TransposedQuantizationMatchesReference", "QuantizeKernels.NativeGemmsMatchReference",
-         "Optimizer.AdamWMatchesReference", "Optimizer.AdamW8bitMatchesReference",
-         "Optimizer.NormalizeMatrixMatchesReference", "CudnnAttentionTest.MatchesReference")
+         "CudnnAttentionTest.MatchesReference") + tuple(
+    f"Cuda/OpCases.MatchReference/{op}" for op in
+    ("basic_fill", "basic_reduce_sum", "basic_squared_norm", "gemm_column_sum", "norm_norm_fwd", "norm_norm_bwd",
+     "norm_qk_norm_bwd", "mlp_swiglu_bwd", "embedding_embedding_bwd", "loss_cross_entropy", "rope_rope",
+     "attention_merge_attention", "optimizer_adamw", "optimizer_adamw_8bit", "optimizer_normalize_matrix"))
 SMOKE_SECONDS = 20  # of a test
 
 
@@ -161,7 +159,7 @@ def judge_sanitizer(found, instead):
 def sanitize(call, tool, check):
     """(status, the tool's last line or the reason). A tool that times out is neither passed nor failed."""
     problem, command = None, [tool, "--tool", check, "--error-exitcode", "9", call.program("gpu_test_cuda"),
-                              "--gtest_filter=*Forward*:*Backward*:-*Long*"]
+                              "--gtest_filter=*Forward*:*Backward*:*_fwd:*_bwd:-*Long*"]
     try:
         call.run(f"sanitizer_{check}", command)
     except (Failed, NotRun) as why:

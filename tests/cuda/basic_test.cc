@@ -12,23 +12,6 @@ namespace {
 
 class Basic : public KernelTest {};
 
-TEST_F(Basic, FillMatchesReference) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
-TEST_F(Basic, CastMatchesReference) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
-TEST_F(Basic, AddMatchesReference) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
-TEST_F(Basic, DropPathMatchesReference) { agrees_with_the_reference(DropPath::kName, basic_cases, 30); }
-TEST_F(Basic, DequantizeNf4MatchesReference) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
-TEST_F(Basic, ScaleByMagnitudeMatchesReference) {
-  agrees_with_the_reference(ScaleByMagnitude::kName, weight_form_cases, 60);
-}
-TEST_F(Basic, ScaleByMagnitudeBwdMatchesReference) {
-  agrees_with_the_reference(ScaleByMagnitudeBwd::kName, weight_form_cases, 60);
-}
-TEST_F(Basic, KeepTwoOfFourMatchesReference) { agrees_with_the_reference(KeepTwoOfFour::kName, weight_form_cases, 36); }
-TEST_F(Basic, DecayPrunedMatchesReference) { agrees_with_the_reference(DecayPruned::kName, weight_form_cases, 144); }
-TEST_F(Basic, ReduceSumMatchesReference) { agrees_with_the_reference(ReduceSum::kName, basic_cases, 12); }
-TEST_F(Basic, SquaredNormMatchesReference) { agrees_with_the_reference(SquaredNorm::kName, basic_cases, 12); }
-TEST_F(Basic, RandomNormalMatchesReference) { agrees_with_the_reference(RandomNormal::kName, basic_cases, 60); }
-
 TEST_F(Basic, NeedsNoAlignment) {
   needs_no_alignment(Fill::kName, basic_cases, 9);
   needs_no_alignment(Cast::kName, basic_cases, 9);

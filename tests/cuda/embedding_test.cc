@@ -9,26 +9,8 @@ namespace {
 
 class EmbeddingKernels : public KernelTest {};
 
-TEST_F(EmbeddingKernels, ForwardMatchesReference) {
-  agrees_with_the_reference(EmbeddingFwd::kName, embedding_cases, 10);
-}
-TEST_F(EmbeddingKernels, BackwardMatchesReference) {
-  agrees_with_the_reference(EmbeddingBwd::kName, embedding_cases, 10);
-}
-TEST_F(EmbeddingKernels, PatchesMatchReference) { agrees_with_the_reference(Patchify::kName, embedding_cases, 9); }
-TEST_F(EmbeddingKernels, GatherMatchesReference) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
-TEST_F(EmbeddingKernels, ScatterMatchesReference) {
-  agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10);
-}
-
-TEST_F(EmbeddingKernels, VocabularyPartsMatchReference) {
-  for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName}) {
-    agrees_with_the_reference(op, vocab_part_cases, 18);
-    needs_no_alignment(op, vocab_part_cases, 5);
-  }
-}
-
 TEST_F(EmbeddingKernels, AcceptsAnyAlignment) {
+  for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName}) needs_no_alignment(op, vocab_part_cases, 5);
   for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName, GatherRows::kName, ScatterRows::kName})
     needs_no_alignment(op, embedding_cases, 7);
 }

@@ -47,9 +47,8 @@ class KernelTest : public testing::Test {
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
-  // Runs all cases of one op of a family, at least `least` of them; on the emulated GPU, which is slow, one in
-  // `every_emulated`.
-  static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1,
+  // Runs all cases of one op of a family; on the emulated GPU, which is slow, one in `every_emulated`.
+  static void agrees_with_the_reference(const std::string& op, void (*family)(Examiner&),
                                         [[maybe_unused]] int every_emulated = 1) {
     Examiner::Options options{.threads = {1, 2}, .only = op};
 #ifdef ATHANOR_EMULATED_GPU
@@ -57,8 +56,7 @@ class KernelTest : public testing::Test {
 #endif
     Examiner examine(make_cuda_backend, options);
     family(examine);
-    const auto& seen = examine.seen();
-    EXPECT_TRUE(seen.contains(op) && seen.at(op) >= least / options.every) << "few cases of " << op;
+    EXPECT_GT(examine.seen().at(op), 0);
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
   // Runs one in `every` cases of an op in memory that is not aligned for vector access.

@@ -7,26 +7,6 @@ namespace {
 
 class MlpKernels : public KernelTest {};
 
-TEST_F(MlpKernels, GeluForwardMatchesReference) { agrees_with_the_reference(GeluFwd::kName, mlp_cases, 10); }
-TEST_F(MlpKernels, GeluBackwardMatchesReference) { agrees_with_the_reference(GeluBwd::kName, mlp_cases, 20); }
-TEST_F(MlpKernels, SwigluForwardMatchesReference) { agrees_with_the_reference(SwigluFwd::kName, mlp_cases, 10); }
-TEST_F(MlpKernels, SwigluBackwardMatchesReference) { agrees_with_the_reference(SwigluBwd::kName, mlp_cases, 20); }
-
-TEST_F(MlpKernels, ActivationForwardMatchesReference) {
-  agrees_with_the_reference(ActivationFwd::kName, activation_cases, 10);
-}
-TEST_F(MlpKernels, ActivationBackwardMatchesReference) {
-  agrees_with_the_reference(ActivationBwd::kName, activation_cases, 20);
-}
-TEST_F(MlpKernels, ScaledSumMatchesReference) { agrees_with_the_reference(ScaledSum::kName, activation_cases, 10); }
-TEST_F(MlpKernels, GatedSumMatchesReference) { agrees_with_the_reference(GatedSum::kName, activation_cases, 10); }
-TEST_F(MlpKernels, GatedSumBackwardMatchesReference) {
-  agrees_with_the_reference(GatedSumBwd::kName, activation_cases, 10);
-}
-TEST_F(MlpKernels, ScaledSumBackwardMatchesReference) {
-  agrees_with_the_reference(ScaledSumBwd::kName, activation_cases, 10);
-}
-
 TEST_F(MlpKernels, AcceptsAnyAlignment) {
   needs_no_alignment(GeluBwd::kName, mlp_cases, 9);
   needs_no_alignment(SwigluBwd::kName, mlp_cases, 9);

@@ -15,58 +15,6 @@ namespace {
 
 class Optimizer : public KernelTest {};
 
-TEST_F(Optimizer, AdamWMatchesReference) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
-TEST_F(Optimizer, AdamW8bitMatchesReference) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
-TEST_F(Optimizer, ScheduleFreeAdamWMatchesReference) {
-  agrees_with_the_reference(ScheduleFreeAdamW::kName, optimizer_cases, 90);
-}
-TEST_F(Optimizer, SgdMatchesReference) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
-TEST_F(Optimizer, EmaMatchesReference) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, LionMatchesReference) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
-TEST_F(Optimizer, AdamDirectionMatchesReference) {
-  agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32);
-}
-TEST_F(Optimizer, ScaleByTrustRatioMatchesReference) {
-  agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6);
-}
-TEST_F(Optimizer, AverageTrustRatioMatchesReference) {
-  agrees_with_the_reference(AverageTrustRatio::kName, optimizer_cases, 1);
-}
-TEST_F(Optimizer, FrozenTrustRatioMatchesReference) {
-  agrees_with_the_reference(FrozenTrustRatio::kName, optimizer_cases, 1);
-}
-TEST_F(Optimizer, OneBitMomentumMatchesReference) {
-  agrees_with_the_reference(OneBitMomentum::kName, optimizer_cases, 10);
-}
-TEST_F(Optimizer, OneBitMeanMatchesReference) { agrees_with_the_reference(OneBitMean::kName, optimizer_cases, 8); }
-TEST_F(Optimizer, OneBitDirectionMatchesReference) {
-  agrees_with_the_reference(OneBitDirection::kName, optimizer_cases, 10);
-}
-TEST_F(Optimizer, PackGroupsMatchesReference) { agrees_with_the_reference(PackGroups::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, SumGroupsMatchesReference) { agrees_with_the_reference(SumGroups::kName, optimizer_cases, 27); }
-TEST_F(Optimizer, OutputSquaresMatchesReference) {
-  agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12);
-}
-TEST_F(Optimizer, ScaleOutputsMatchesReference) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, QkClipMatchesReference) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }
-TEST_F(Optimizer, FactoredMomentsMatchesReference) {
-  agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30);
-}
-TEST_F(Optimizer, ClipFactorsMatchesReference) { agrees_with_the_reference(ClipFactors::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, MomentumMatchesReference) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
-TEST_F(Optimizer, NormalizeMatrixMatchesReference) {
-  agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19);
-}
-TEST_F(Optimizer, CombineMatchesReference) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
-TEST_F(Optimizer, OrthogonalizeMatchesReference) {
-  agrees_with_the_reference(Orthogonalize::kName, optimizer_cases, 10);
-}
-TEST_F(Optimizer, NormalizeNeuronsMatchesReference) {
-  agrees_with_the_reference(NormalizeNeurons::kName, optimizer_cases, 40);
-}
-TEST_F(Optimizer, SplitMasterMatchesReference) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, JoinMasterMatchesReference) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
-TEST_F(Optimizer, StepControlMatchesReference) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);

@@ -6,8 +6,6 @@ namespace {
 
 class RopeKernel : public KernelTest {};
 
-TEST_F(RopeKernel, MatchesReference) { agrees_with_the_reference(Rope::kName, rope_cases, 20); }
-
 TEST_F(RopeKernel, AcceptsAnyAlignment) { needs_no_alignment(Rope::kName, rope_cases, 5); }
 
 // Head counts that are and are not multiples of a thread's, packed rows with a gap after them, rows off by one element.
