@@ -1,5 +1,5 @@
 // Enums of configuration choices, shared by the configuration and the code that acts on them. Their names in
-// configuration files are in config/choices.cc.
+// configuration files are in config/choices.h.
 #pragma once
 #include <cstdint>
 
