@@ -32,7 +32,7 @@ CALL = re.compile(
     r"(?<![\w:])(?:emu::)?"
     r"(__syncthreads|__syncwarp|__threadfence|grid_wait<B>|ptx::(?:"
     r"cp_async_(?:wait|commit)|bar_(?:sync|arrive)|mbar_\w+|fence_\w+|wgmma_(?:fence|wait|commit)|bulk_(?:wait|wait_read|commit)"
-    r"|griddep_wait|cluster_(?:sync|arrive|wait)|registers_\w+|store_release|add_release))"
+    r"|griddep_wait|cluster_(?:sync|arrive|wait)|registers_\w+))"
     r"(?:<(?:[^<>;]|<[^<>;]*>)*>)?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);")
 
 

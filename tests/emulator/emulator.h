@@ -21,8 +21,6 @@ Report take_report();  // the first fault since the last call; also clears stick
 void seed(uint64_t value);
 // OS threads that share the blocks of one launch.
 void set_threads(int count);
-// How many blocks of a launch without cooperation run side by side on an OS thread, a cluster as one. At first 1.
-void set_resident_blocks(int count);
 
 // What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Check builds count all
 // accesses, fast builds those through cuda/access.h and cuda/ptx/ptx.h.

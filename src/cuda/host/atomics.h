@@ -10,7 +10,6 @@ namespace emu {
 // around the atomic, so that any value that can be read has been published.
 void atomic_publishes(const void* address);
 void atomic_collects(const void* address);
-void atomic_changed();  // wakes threads that wait for this value
 
 template <class T>
 constexpr bool kAtomicType =
@@ -34,8 +33,6 @@ EMU_UNINSTRUMENTED T read_modify_write(T* address, F change) {
     desired = change(old);
   } while (!__atomic_compare_exchange(address, &old, &desired, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
   atomic_collects(address);
-  // Compares bits, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
-  if (memcmp(&old, &desired, sizeof old) != 0) atomic_changed();
   return old;
 }
 }  // namespace emu

@@ -13,9 +13,6 @@ uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same objec
 void cluster_arrive();                                         // barrier.cluster.arrive.release
 void cluster_wait();                                           // barrier.cluster.wait.acquire
 
-// ---- scoped loads and stores of 32-bit flags in global memory, at gpu scope
-uint32_t load_acquire(const uint32_t* flag);
-void store_release(uint32_t* flag, uint32_t value);
 void store_for_host(uint64_t* to, uint64_t value);  // 64 bits to pinned memory, at system scope
 
 // ---- matrices from shared memory: 8x8 of 16-bit elements, rows of 16 bytes

@@ -1,4 +1,4 @@
-// The identity of the running CUDA thread, faults raised by it, and waiting.
+// The identity of the running CUDA thread, and faults raised by it.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +17,6 @@ Thread* self() __attribute__((const));  // constant within a fiber, so calls may
 
 // Ends the launch with a fault of the running thread.
 [[noreturn]] void fail(Fault fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
-void yield();  // lets other threads run: the body of a spin loop
 }  // namespace emu
 
 #define threadIdx (::emu::self()->thread_index)
@@ -26,5 +25,4 @@ void yield();  // lets other threads run: the body of a spin loop
 #define gridDim (::emu::self()->grid_dim)
 #define warpSize 32
 
-inline void __nanosleep(unsigned) { emu::yield(); }
 [[noreturn]] inline void __trap() { emu::fail(emu::Fault::kConfigure, "__trap()"); }

@@ -62,16 +62,6 @@ PTX_FUNCTION void cp_async_wait() {
 // ---- named barriers 1..15 among `threads` threads of the block, a multiple of 32
 PTX_FUNCTION void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-// ---- flags between blocks, at gpu scope; in a wait loop call __nanosleep after each load
-PTX_FUNCTION uint32_t load_acquire(const uint32_t* flag) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
-PTX_FUNCTION void store_release(uint32_t* flag, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-
 // ---- to pinned memory, for the host: one 64-bit store, since a store of a two-word vector need not be atomic
 PTX_FUNCTION void store_for_host(uint64_t* to, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
@@ -125,10 +115,8 @@ using emu::ptx::cluster_wait;
 using emu::ptx::exp2_approx;
 using emu::ptx::griddep_launch;
 using emu::ptx::griddep_wait;
-using emu::ptx::load_acquire;
 using emu::ptx::shared_address;
 using emu::ptx::store_for_host;
-using emu::ptx::store_release;
 
 #define PTX_CALLER __attribute__((always_inline)) inline  // faults name the kernel's line
 PTX_CALLER void cp_async16(void* to, const void* from, bool valid = true) {

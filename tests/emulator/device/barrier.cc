@@ -101,7 +101,7 @@ void cluster_arrive() {
   f.cluster_phase = barrier.phase;
   if (kCheck) join(barrier.arriving, snapshot());
   unsigned threads = 0;
-  for (uint32_t i = 0; i < cluster.size; ++i) threads += f.block->gang->blocks[cluster.first + i]->size;
+  for (uint32_t i = 0; i < cluster.size; ++i) threads += f.block->gang->blocks[i]->size;
   if (++barrier.arrived < threads) return;
   barrier.arrived = 0;
   ++barrier.phase;

@@ -15,7 +15,6 @@ namespace {
 uint64_t seed_value = 1;
 uint64_t launches_since_seed = 0;  // the schedule of a launch depends on these two
 int os_threads = 1;
-int resident_blocks = 1;
 bool (*host_fault)(void*) = nullptr;
 constexpr size_t kRedzone = 128;
 constexpr size_t kMaxStaticShared = 48 << 10;
@@ -23,8 +22,6 @@ constexpr int kRegistersOfABlock = 65536;
 
 // Registers per thread at the start of a kernel. The compiler decides; the maximum for a block of this size is assumed.
 int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock / int(threads) / 8 * 8); }
-
-uint64_t div_up(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
 
 uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
 
@@ -49,13 +46,13 @@ void start_thread(Block& b, size_t pool_index, uint32_t linear, int registers) {
   b.gang->ready.push_back(t);
 }
 
-void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, size_t window) {
+void start_block(Gang& gang, uint32_t rank, uint32_t number, size_t window) {
   const GridLaunch& launch = *gang.grid->launch;
   const dim3 g = launch.shape.grid, d = launch.shape.block;
   gang.blocks.push_back(std::make_unique<Block>());
   Block& b = *gang.blocks.back();
   b.gang = &gang;
-  b.cluster = &cluster;
+  b.cluster = &gang.cluster;
   b.cluster_rank = rank;
   b.number = number;
   b.index = {number % g.x, number / g.x % g.y, number / g.x / g.y};
@@ -90,24 +87,17 @@ void report_stuck(const Gang& gang) {
   report(Fault::kDeadlock, text + " " + std::to_string(stuck) + " threads stuck");
 }
 
-// One gang: `clusters` clusters from `first` on, with windows from `window` on.
-void run_gang(Grid& grid, uint64_t first, uint64_t clusters, size_t window) {
+// One gang: the blocks of a cluster, with windows from `window` on.
+void run_gang(Grid& grid, uint64_t cluster, size_t window) {
   const LaunchShape& shape = grid.launch->shape;
   Gang gang{};
   gang.grid = &grid;
-  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + launches_since_seed * 77ull + 1;
+  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + cluster * 0x1234567ull + launches_since_seed * 77ull + 1;
   gang.random.next();
   const uint64_t per_row = shape.grid.x / shape.cluster;
-  for (uint64_t c = first; c < first + clusters; ++c) {
-    gang.clusters.push_back(std::make_unique<Cluster>());
-    Cluster& cluster = *gang.clusters.back();
-    cluster.first = uint32_t(gang.blocks.size());
-    cluster.size = shape.cluster;
-    const uint64_t start = c / per_row * shape.grid.x + c % per_row * shape.cluster;
-    for (uint32_t rank = 0; rank < shape.cluster; ++rank) {
-      start_block(gang, cluster, rank, uint32_t(start + rank), window++);
-    }
-  }
+  gang.cluster.size = shape.cluster;
+  const uint64_t start = cluster / per_row * shape.grid.x + cluster % per_row * shape.cluster;
+  for (uint32_t rank = 0; rank < shape.cluster; ++rank) start_block(gang, rank, uint32_t(start + rank), window++);
   enter_gang(gang);
   size_t live = 0;
   for (const auto& b : gang.blocks) live += b->live;
@@ -158,7 +148,6 @@ void set_schedule_seed(uint64_t value) {
   launches_since_seed = 0;
 }
 void set_threads(int count) { os_threads = count; }
-void set_resident_blocks(int count) { resident_blocks = count; }
 void set_host_fault_handler(bool (*handler)(void* address)) {
   host_fault = handler;
   catch_segv();
@@ -171,8 +160,7 @@ bool run_grid(const GridLaunch& launch) {
   grid.device = launch.operation.device;
   const LaunchShape& s = launch.shape;
   const uint64_t clusters = block_count(s.grid) / s.cluster;
-  const uint64_t gang_clusters = std::min<uint64_t>(clusters, uint64_t(resident_blocks));
-  std::vector<uint64_t> order(div_up(clusters, gang_clusters));
+  std::vector<uint64_t> order(clusters);
   std::iota(order.begin(), order.end(), uint64_t{0});
   ++launches_since_seed;
   Random random{seed_value * 31 + launches_since_seed * 1299709ull + 7};
@@ -180,16 +168,9 @@ bool run_grid(const GridLaunch& launch) {
   std::atomic<uint64_t> next{0};
   const auto work = [&](size_t worker) {
     catch_segv();
-    for (uint64_t k = 0; !faulted() && (k = next++) < order.size();) {
-      const uint64_t first = order[k] * gang_clusters;
-      ++grid.running;
-      ++grid.changes;
-      run_gang(grid, first, std::min(gang_clusters, clusters - first), worker * gang_clusters * s.cluster);
-      ++grid.changes;
-      --grid.running;
-    }
+    for (uint64_t k = 0; !faulted() && (k = next++) < order.size();) run_gang(grid, order[k], worker * s.cluster);
   };
-  const size_t workers = std::min<size_t>({size_t(os_threads), order.size(), kWindows / (gang_clusters * s.cluster)});
+  const size_t workers = std::min<size_t>({size_t(os_threads), order.size(), kWindows / s.cluster});
   std::vector<std::thread> threads;
   for (size_t w = 1; w < workers; ++w) threads.emplace_back(work, w);
   work(0);
@@ -223,7 +204,6 @@ void finish_thread() {
     fail(Fault::kBarrier, "thread exits while %u threads wait in __syncthreads at %s:%d", b.barrier.arrived,
          b.barrier.file, b.barrier.line);
   }
-  made_progress(*b.gang);
 }
 
 // ---- shared memory of a block: objects with a redzone in front of each
@@ -275,24 +255,6 @@ uint32_t cluster_address(const void* p, uint32_t rank) {
     fail(Fault::kConfigure, "mapa to block %u of a cluster of %u", rank, block().cluster->size);
   }
   return (rank + 1) << 24 | shared_address(p);
-}
-uint32_t load_acquire(const uint32_t* flag) {
-  check_aligned(flag, 4, "ld.acquire", __builtin_return_address(0));
-  note(flag, 4, kRead | kAtomic, __builtin_return_address(0));
-  const uint32_t value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-  acquire(flag);    // behind the load: another OS thread may have published and stored in between
-  if (running()) {  // a block on another OS thread may have changed it
-    Fiber& f = fiber();
-    if (f.flag == flag && f.flag_value != value) made_progress(*f.block->gang);
-    f.flag = flag, f.flag_value = value;
-  }
-  return value;
-}
-void store_release(uint32_t* flag, uint32_t value) {
-  check_aligned(flag, 4, "st.release", __builtin_return_address(0));
-  note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
-  release(flag);
-  if (__atomic_exchange_n(flag, value, __ATOMIC_ACQ_REL) != value) atomic_changed();
 }
 void store_for_host(uint64_t* to, uint64_t value) {
   check_aligned(to, 8, "st.relaxed.sys", __builtin_return_address(0));

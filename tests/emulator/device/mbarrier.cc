@@ -70,7 +70,7 @@ void mbar_arrive_remote(uint32_t address) {
   Block& mine = block();
   const uint32_t rank = (address >> 24) - 1;
   if (rank >= mine.cluster->size) fail(Fault::kMbarrier, "remote arrival at %#x: not an address from mapa", address);
-  Block& owner = *mine.gang->blocks[mine.cluster->first + rank];
+  Block& owner = *mine.gang->blocks[rank];
   arrive(find_mbarrier(owner.window + (address & 0xffffff), true), owner);
 }
 

@@ -114,15 +114,4 @@ void atomic_publishes(const void* address) {
 void atomic_collects(const void* address) {
   if (kCheck && running()) collect(address, fiber().collected);
 }
-
-void release(const void* address) {
-  if (kCheck && running()) publish(address, snapshot());
-}
-void acquire(const void* address) {
-  if (kCheck && running()) collect(address, fiber().others);
-}
-
-void atomic_changed() {
-  if (running()) made_progress(*block().gang);
-}
 }  // namespace emu

@@ -2,11 +2,8 @@
 // of the gang that can go on. Asynchronous work of the gang completes at random moments in between.
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
-#include <utility>
 
 #include "emulator/device/state.h"
 #include "emulator/device/switch.h"
@@ -38,9 +35,6 @@ emu_switch_stack:
 
 namespace emu {
 namespace {
-constexpr uint64_t kIdleYields = 32;  // spins per thread, together, with nothing else going on: a deadlock
-constexpr uint64_t kLeastIdleYields = 100'000;
-constexpr uint64_t kTotalYields = 50'000'000;
 // Stacks start at different places of the caches' sets: with all tops a power of two apart, only some eight would fit.
 constexpr size_t kColours = 32, kColourBytes = 9 * 64;
 
@@ -87,28 +81,6 @@ Thread* pick(Gang& gang) {  // null: nobody can go on
     gang.ready.pop_back();
     return t;
   }
-}
-
-// Whether a gang that has spun for long may go on: since the grid last changed it has not spun for that long, or blocks
-// on another OS thread have not. Those that spun while others still went on may not have been scheduled since: once all
-// do, each spins for as long again.
-bool may_go_on(Gang& gang) {
-  Grid& grid = *gang.grid;
-  gang.idle_yields = gang.yields = 0;
-  const int running = grid.running;  // read first, since it is written last
-  const uint64_t now = grid.changes;
-  if (std::exchange(gang.looks_since, now) != now) return true;
-  gang.spinning = true;
-  {
-    const std::lock_guard lock(grid.stuck_mutex);
-    if (grid.changes != now) return true;
-    if (std::exchange(grid.stuck_since, now) != now) grid.stuck = grid.surely_stuck = 0;
-    if (std::exchange(gang.stuck_since, now) != now) ++grid.stuck, gang.looks_since_all = 0;
-    if (grid.stuck >= running && ++gang.looks_since_all == 2) ++grid.surely_stuck;
-    if (running == 1 || grid.surely_stuck >= running) return false;
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return true;
 }
 
 void thread_main() {
@@ -173,24 +145,6 @@ void park(Wait wait, const Reason& reason) {
 
 void wake(Thread* t) {
   t->fiber->waiting = Wait::kReady;
-  Gang& gang = *t->fiber->block->gang;
-  gang.ready.push_back(t);
-  made_progress(gang);
-}
-
-void yield() {
-  if (!running()) return;
-  Gang& gang = *block().gang;
-  const uint64_t threads = gang.blocks.size() * gang.blocks[0]->size;
-  if (++gang.idle_yields > kLeastIdleYields + kIdleYields * threads || ++gang.yields > kTotalYields) {
-    if (!may_go_on(gang)) {
-      fail(Fault::kDeadlock,
-           "spins without end; outside clusters a block may wait only for one that has "
-           "started");
-    }
-  }
-  fiber().waiting = Wait::kReady;
-  gang.ready.push_back(self());
-  park(Wait::kReady, {"a spin loop"});
+  t->fiber->block->gang->ready.push_back(t);
 }
 }  // namespace emu

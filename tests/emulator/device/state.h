@@ -73,8 +73,6 @@ struct FiberState {  // fresh for each launch
   uint64_t cluster_phase = 0;
   bool cluster_arrived = false;
   uint64_t wgmma_issued = 0, wgmma_finished = 0;
-  const uint32_t* flag = nullptr;  // that was loaded last, and its value
-  uint32_t flag_value = 0;
 };
 struct Fiber : FiberState {
   // order
@@ -150,7 +148,7 @@ struct ClusterBarrier {
   std::vector<Thread*> waiting;
 };
 struct Cluster {
-  uint32_t first = 0, size = 1;  // blocks of the gang
+  uint32_t size = 1;  // blocks
   ClusterBarrier barrier;
 };
 
@@ -185,27 +183,17 @@ struct Grid {
   int device;  // the one whose memory its blocks may access
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
-  std::atomic<int> running{0};                        // gangs
-  std::atomic<uint64_t> changes{
-      0};  // counts gangs that started, ended or stopped spinning, so that others may continue
-  std::mutex stuck_mutex;
-  uint64_t stuck_since = UINT64_MAX;  // value of `changes` that the next two refer to
-  int stuck = 0;                      // gangs that have spun for long since then
-  int surely_stuck = 0;               // gangs that have spun for long since all gangs did
 };
 
-// Blocks that are resident together on one OS thread: some blocks or clusters, or a whole cooperative grid.
+// Blocks that are resident together on one OS thread: a block or a cluster.
 struct Gang {
   Grid* grid;
   std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<std::unique_ptr<Cluster>> clusters;
+  Cluster cluster;
   std::vector<Thread*> ready;
   Random random;
   void* main_stack = nullptr;
-  bool failed = false, spinning = false;
-  uint64_t looks_since = UINT64_MAX, stuck_since = UINT64_MAX;  // of the grid's `changes`
-  int looks_since_all = 0;                                      // while all gangs have spun for long
-  uint64_t idle_yields = 0, yields = 0;
+  bool failed = false;
   size_t async_open = 0;                   // stages still to run, over all blocks
   uint32_t known_operation = 0;            // the last one found to be ordered before this launch
   std::unique_ptr<GangCounters> counters;  // only while accesses are counted
@@ -223,12 +211,6 @@ void enter_gang(Gang& gang);  // returns when no thread can go on
 void leave_gang();            // from a fiber, for good
 void park(Wait wait, const Reason& reason);
 void wake(Thread* thread);
-inline void made_progress(Gang& gang) {
-  gang.idle_yields = 0;
-  if (!gang.spinning) return;
-  gang.spinning = false;
-  ++gang.grid->changes;
-}
 
 inline Fiber& fiber() { return *running()->fiber; }
 inline Block& block() { return *fiber().block; }
@@ -242,8 +224,6 @@ void release_to(Clock& clock, Block& owner);  // the running thread arrives at a
 void acquire_from(const Clock& clock, Block& owner, bool cluster_scope);
 void check_visits(const Block& leaving);  // others may touch shared memory only until its block exits
 Others snapshot();                        // all that the running thread knows, its own block included; takes a tick
-void acquire(const void* address);        // a load of the running thread; takes no tick, so a wait may be of any length
-void release(const void* address);        // a store of the running thread
 
 // ---- memory.cc
 uint8_t* window_base(size_t index);

@@ -94,7 +94,7 @@ void tma_load_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, uin
   }
   for (uint32_t rank = 0; rank < mine.cluster->size; ++rank) {
     if (!(blocks >> rank & 1)) continue;
-    Block& target = *mine.gang->blocks[mine.cluster->first + rank];
+    Block& target = *mine.gang->blocks[rank];
     start_load(target, pieces_of(m, in_block(target, to), tile), in_block(target, barrier));
   }
 }
