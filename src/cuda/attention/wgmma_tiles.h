@@ -133,7 +133,7 @@ __device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, uint32_t (&
   ptx::wgmma_fence(o, w);
 #pragma unroll
   for (int k = 0; k < N / 16; ++k)
-    ptx::wgmma<T, T, ptx::Major::kRows>(flat<D>(o), w[k], y + k * 16 * (kRowBytes / 16), true);
+    ptx::wgmma<T, ptx::Major::kRows>(flat<D>(o), w[k], y + k * 16 * (kRowBytes / 16), true);
   ptx::wgmma_commit();
 }
 

@@ -151,9 +151,9 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
       if constexpr (role == Grouped::forward)
         ptx::wgmma<T>(sums, a + 2 * k, b + 2 * k, adds);
       else if constexpr (role == Grouped::input_gradient)
-        ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, a + 2 * k, b + k * kRowBytes, adds);
+        ptx::wgmma<T, ptx::Major::kK, ptx::Major::kRows>(sums, a + 2 * k, b + k * kRowBytes, adds);
       else
-        ptx::wgmma<T, T, ptx::Major::kRows, ptx::Major::kRows>(sums, a + k * kRowBytes, b + k * kRowBytes, adds);
+        ptx::wgmma<T, ptx::Major::kRows, ptx::Major::kRows>(sums, a + k * kRowBytes, b + k * kRowBytes, adds);
     }
   });
 }

@@ -129,7 +129,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRi
       if constexpr (kOutIn)
         ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);
       else
-        ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
+        ptx::wgmma<T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
     }
   });
 }

@@ -1,6 +1,7 @@
 // Emulated PTX instructions, one function each; cuda/ptx/ptx.h spells the same functions as inline PTX for a GPU.
 // Shared-memory operands are plain pointers. Instructions that are not declared here are not emulated.
 #pragma once
+#include <array>
 #include <initializer_list>
 #include <type_traits>
 
@@ -19,8 +20,8 @@ void store_for_host(uint64_t* to, uint64_t value);  // 64 bits to pinned memory,
 void load_matrices(uint32_t* registers, int count, bool transpose, const void* row);
 
 // ---- mma.sync: D (fp32) += A B, row by column
-enum class MmaType { kBfloat16, kFloat16, kTf32, kE4m3, kE5m2 };
-void mma(float* d, const uint32_t* a, const uint32_t* b, MmaType a_type, MmaType b_type);
+enum class MmaType { kBfloat16, kFloat16 };
+void mma(float* d, const uint32_t* a, std::array<uint32_t, 2> b, MmaType type);
 
 // ---- ex2.approx.ftz: computed exactly here, but flushed to zero
 inline float exp2_approx(float x) {
@@ -61,7 +62,7 @@ void bulk_wait_read(unsigned groups_left);
 
 // ---- wgmma: D (64 x n, fp32) = A B + (accumulate ? D : 0)
 struct Wgmma {
-  MmaType a_type, b_type;
+  MmaType type;
   int n;
   const uint32_t* a_registers;  // null: A comes from shared memory
   uint64_t a, b;                // matrix descriptors

@@ -12,16 +12,10 @@
 #include "cuda/launch.h"
 
 #if !defined(__CUDACC__)
-#define PTX_SM89 1
 #define PTX_SM90 1
 #define PTX_SM90A 1
 #include "cuda/host/instructions.h"
 #else
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-#define PTX_SM89 1
-#else
-#define PTX_SM89 0
-#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define PTX_SM90 1
 #else

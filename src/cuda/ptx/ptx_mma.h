@@ -25,23 +25,16 @@ PTX_FUNCTION void ldmatrix(uint32_t (&r)[Count], const void* row) {
 #undef LDMATRIX
 }
 
-// D[16, 8] (fp32) += A[16, k] B[k, 8], k of 32 bytes: 16 for bf16 and fp16, 8 for tf32, 32 for fp8.
-#define PTX_MMA(name, shape, a_type, b_type)                                              \
+// D[16, 8] (fp32) += A[16, 16] B[16, 8]
+#define PTX_MMA(name, type)                                                               \
   PTX_FUNCTION void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." a_type "." b_type              \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                   \
                  ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));         \
   }
-PTX_MMA(mma_bf16, "m16n8k16", "bf16", "bf16")
-PTX_MMA(mma_f16, "m16n8k16", "f16", "f16")
-PTX_MMA(mma_tf32, "m16n8k8", "tf32", "tf32")
-#if PTX_SM89
-PTX_MMA(mma_e4m3, "m16n8k32", "e4m3", "e4m3")
-PTX_MMA(mma_e5m2, "m16n8k32", "e5m2", "e5m2")
-PTX_MMA(mma_e4m3_e5m2, "m16n8k32", "e4m3", "e5m2")
-PTX_MMA(mma_e5m2_e4m3, "m16n8k32", "e5m2", "e4m3")
-#endif
+PTX_MMA(mma_bf16, "bf16")
+PTX_MMA(mma_f16, "f16")
 #undef PTX_MMA
 
 #else  // the emulated GPU
@@ -49,18 +42,11 @@ template <int Count, bool Transpose = false>
 PTX_CALLER void ldmatrix(uint32_t (&r)[Count], const void* row) {
   emu::ptx::load_matrices(r, Count, Transpose, row);
 }
-#define PTX_MMA(name, a_type, b_type)                                               \
-  inline void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
-    const uint32_t b[2] = {b0, b1};                                                 \
-    emu::ptx::mma(d, a, b, emu::ptx::MmaType::a_type, emu::ptx::MmaType::b_type);   \
-  }
-PTX_MMA(mma_bf16, kBfloat16, kBfloat16)
-PTX_MMA(mma_f16, kFloat16, kFloat16)
-PTX_MMA(mma_tf32, kTf32, kTf32)
-PTX_MMA(mma_e4m3, kE4m3, kE4m3)
-PTX_MMA(mma_e5m2, kE5m2, kE5m2)
-PTX_MMA(mma_e4m3_e5m2, kE4m3, kE5m2)
-PTX_MMA(mma_e5m2_e4m3, kE5m2, kE4m3)
-#undef PTX_MMA
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emu::ptx::mma(d, a, {b0, b1}, emu::ptx::MmaType::kBfloat16);
+}
+inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emu::ptx::mma(d, a, {b0, b1}, emu::ptx::MmaType::kFloat16);
+}
 #endif
 }  // namespace athanor::cuda::ptx

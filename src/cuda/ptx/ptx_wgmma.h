@@ -1,5 +1,5 @@
-// wgmma: GEMMs of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators; bf16, fp16, fp8, and float for
-// tf32 (the last 13 bits are ignored). Not included by cuda/ptx/ptx.h, because it is slow to compile.
+// wgmma: GEMMs of a warpgroup (sm_90a), m64 n8..n256 k16 of bf16 or fp16, fp32 accumulators. Not included by
+// cuda/ptx/ptx.h, because it is slow to compile.
 // Sequence: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then read d.
 // The fence must name all registers that the wgmmas use, and the wait those of completed wgmmas: the compiler does not
 // know how long wgmma uses a register, and may move other accesses across it.
@@ -12,12 +12,15 @@ enum class Major { kK = 0, kRows = 1 };
 enum class Swizzle : uint64_t { kNone = 0, k128 = 1, k64 = 2, k32 = 3 };
 
 // Distances in bytes. K-major: `stride` is the distance between groups of 8 rows, `leading` the distance between the
-// two 16-byte halves of k (used only without a swizzle). Row-major (16-bit types): with a swizzle, `leading` is the
+// two 16-byte halves of k (used only without a swizzle). Row-major: with a swizzle, `leading` is the
 // distance between atoms along the rows and `stride` the distance between groups of 8 k; without one it is the reverse.
 struct TileLayout {
   Swizzle swizzle = Swizzle::k128;
   uint32_t stride = 1024, leading = 16;
 };
+template <class T>
+constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
+
 #if PTX_SM90A
 // tile: aligned to 8 rows of the swizzle, as wgmma and TMA require; without a swizzle to 16 bytes.
 PTX_FUNCTION uint64_t matrix_descriptor(const void* tile, TileLayout layout = {}) {
@@ -124,42 +127,26 @@ PTX_FUNCTION void wgmma_wait_after(float value) {
 #define WGMMA_NAMES_124 WGMMA_NAMES_120 ", %120, %121, %122, %123"
 #define WGMMA_NAMES_128 WGMMA_NAMES_124 ", %124, %125, %126, %127"
 
-// p0, p1, ...: the names of the operands after the accumulators. 16-bit types have transpose flags at the end.
-#define WGMMA_SS(n, r, kind, flags, p0, p1, p2, ...)                                                                  \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n kind                   \
-               " {" WGMMA_NAMES_##r "}, " p0 ", " p1 ", p, 1, 1" flags ";}"                                           \
-               : WGMMA_D_##r : "l"(a), "l"(b), "r"(int(accumulate)) __VA_ARGS__)
-#define WGMMA_RS(n, r, kind, flags, p0, p1, p2, p3, p4, p5, ...)                                                      \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, " p5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n kind                   \
-               " {" WGMMA_NAMES_##r "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4 ", p, 1, 1" flags ";}"                 \
+// p0, p1, ...: the names of the operands after the accumulators; transpose flags are at the end.
+#define WGMMA_SS(n, r, type, p0, p1, p2, p3, p4)                                                                      \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+               " {" WGMMA_NAMES_##r "}, " p0 ", " p1 ", p, 1, 1, " p3 ", " p4 ";}"                                    \
+               : WGMMA_D_##r : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(AMajor)), "n"(int(BMajor)))
+#define WGMMA_RS(n, r, type, p0, p1, p2, p3, p4, p5, p6)                                                              \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " p5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+               " {" WGMMA_NAMES_##r "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4 ", p, 1, 1, " p6 ";}"                  \
                : WGMMA_D_##r                                                                                          \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)) __VA_ARGS__)
-#define WGMMA_COMMA ,
-#define WGMMA_SS_16(n, r, type, p0, p1, p2, p3, p4) \
-  WGMMA_SS(n, r, "k16.f32." type "." type, ", " p3 ", " p4, p0, p1, p2, WGMMA_COMMA "n"(int(AMajor)), "n"(int(BMajor)))
-#define WGMMA_RS_16(n, r, type, p0, p1, p2, p3, p4, p5, p6) \
-  WGMMA_RS(n, r, "k16.f32." type "." type, ", " p6, p0, p1, p2, p3, p4, p5, WGMMA_COMMA "n"(int(BMajor)))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(BMajor)))
 
-// One instruction for each pair of operand types.
-#define WGMMA_CASE(n, r, p0, p1, p2, p3, p4, p5, p6)                                                                  \
-  if constexpr (R == r) {                                                                                             \
-    if constexpr (Pair == kBf16) WGMMA_SS_16(n, r, "bf16", p0, p1, p2, p3, p4);                                       \
-    if constexpr (Pair == kF16) WGMMA_SS_16(n, r, "f16", p0, p1, p2, p3, p4);                                         \
-    if constexpr (Pair == kTf32) WGMMA_SS(n, r, "k8.f32.tf32.tf32", "", p0, p1, p2, );                                \
-    if constexpr (Pair == kE4m3) WGMMA_SS(n, r, "k32.f32.e4m3.e4m3", "", p0, p1, p2, );                               \
-    if constexpr (Pair == kE5m2) WGMMA_SS(n, r, "k32.f32.e5m2.e5m2", "", p0, p1, p2, );                               \
-    if constexpr (Pair == kE4m3E5m2) WGMMA_SS(n, r, "k32.f32.e4m3.e5m2", "", p0, p1, p2, );                           \
-    if constexpr (Pair == kE5m2E4m3) WGMMA_SS(n, r, "k32.f32.e5m2.e4m3", "", p0, p1, p2, );                           \
+#define WGMMA_CASE(n, r, p0, p1, p2, p3, p4, p5, p6)                                        \
+  if constexpr (R == r) {                                                                   \
+    if constexpr (kBf16<T>) WGMMA_SS(n, r, "bf16", p0, p1, p2, p3, p4);                     \
+    else WGMMA_SS(n, r, "f16", p0, p1, p2, p3, p4);                                         \
   }
-#define WGMMA_CASE_REGISTERS(n, r, p0, p1, p2, p3, p4, p5, p6)                                                        \
-  if constexpr (R == r) {                                                                                             \
-    if constexpr (Pair == kBf16) WGMMA_RS_16(n, r, "bf16", p0, p1, p2, p3, p4, p5, p6);                               \
-    if constexpr (Pair == kF16) WGMMA_RS_16(n, r, "f16", p0, p1, p2, p3, p4, p5, p6);                                 \
-    if constexpr (Pair == kTf32) WGMMA_RS(n, r, "k8.f32.tf32.tf32", "", p0, p1, p2, p3, p4, p5, );                    \
-    if constexpr (Pair == kE4m3) WGMMA_RS(n, r, "k32.f32.e4m3.e4m3", "", p0, p1, p2, p3, p4, p5, );                   \
-    if constexpr (Pair == kE5m2) WGMMA_RS(n, r, "k32.f32.e5m2.e5m2", "", p0, p1, p2, p3, p4, p5, );                   \
-    if constexpr (Pair == kE4m3E5m2) WGMMA_RS(n, r, "k32.f32.e4m3.e5m2", "", p0, p1, p2, p3, p4, p5, );               \
-    if constexpr (Pair == kE5m2E4m3) WGMMA_RS(n, r, "k32.f32.e5m2.e4m3", "", p0, p1, p2, p3, p4, p5, );               \
+#define WGMMA_CASE_REGISTERS(n, r, p0, p1, p2, p3, p4, p5, p6)                              \
+  if constexpr (R == r) {                                                                   \
+    if constexpr (kBf16<T>) WGMMA_RS(n, r, "bf16", p0, p1, p2, p3, p4, p5, p6);             \
+    else WGMMA_RS(n, r, "f16", p0, p1, p2, p3, p4, p5, p6);                                 \
   }
 #define WGMMA_ALL(CASE) \
   CASE(8, 4, "%4", "%5", "%6", "%7", "%8", "%9", "%10") \
@@ -196,29 +183,16 @@ PTX_FUNCTION void wgmma_wait_after(float value) {
   CASE(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 // clang-format on
 
-enum WgmmaPair { kBf16, kF16, kTf32, kE4m3, kE5m2, kE4m3E5m2, kE5m2E4m3 };
-template <class A, class B>
-__host__ __device__ constexpr WgmmaPair wgmma_pair() {
-  if constexpr (std::is_same_v<A, __nv_fp8_e4m3>) return std::is_same_v<B, __nv_fp8_e5m2> ? kE4m3E5m2 : kE4m3;
-  if constexpr (std::is_same_v<A, __nv_fp8_e5m2>) return std::is_same_v<B, __nv_fp8_e4m3> ? kE5m2E4m3 : kE5m2;
-  static_assert(std::is_same_v<A, B> || sizeof(A) == 1, "wgmma: only the two 8-bit types may be mixed");
-  return std::is_same_v<A, __nv_bfloat16> ? kBf16 : std::is_same_v<A, __half> ? kF16 : kTf32;
-}
-
 // D [64, 2R] = A B + (accumulate ? D : 0), both operands in shared memory.
-template <class A, class B = A, Major AMajor = Major::kK, Major BMajor = Major::kK, int R>
+template <class T, Major AMajor = Major::kK, Major BMajor = Major::kK, int R>
 PTX_FUNCTION void wgmma(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {
-  static_assert(R % 4 == 0 && R <= 128, "wgmma: n is a multiple of 8 up to 256");
-  static_assert(sizeof(A) == 2 || (AMajor == Major::kK && BMajor == Major::kK), "wgmma: other types are K-major");
-  constexpr WgmmaPair Pair = wgmma_pair<A, B>();
+  static_assert(sizeof(T) == 2 && R % 4 == 0 && R <= 128, "wgmma: 16-bit types, n is a multiple of 8 up to 256");
   WGMMA_ALL(WGMMA_CASE)
 }
 // A in registers, in the layout of mma.sync with 16 rows per warp.
-template <class A, class B = A, Major BMajor = Major::kK, int R>
+template <class T, Major BMajor = Major::kK, int R>
 PTX_FUNCTION void wgmma(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  static_assert(R % 4 == 0 && R <= 128, "wgmma: n is a multiple of 8 up to 256");
-  static_assert(sizeof(A) == 2 || BMajor == Major::kK, "wgmma: other types are K-major");
-  constexpr WgmmaPair Pair = wgmma_pair<A, B>();
+  static_assert(sizeof(T) == 2 && R % 4 == 0 && R <= 128, "wgmma: 16-bit types, n is a multiple of 8 up to 256");
   WGMMA_ALL(WGMMA_CASE_REGISTERS)
 }
 
@@ -236,21 +210,14 @@ inline void wgmma_wait_after(float) {}
 template <class Register>
 void pin(Register&) {}
 template <class T>
-constexpr emu::ptx::MmaType wgmma_type() {
-  using emu::ptx::MmaType;
-  if (std::is_same_v<T, __nv_bfloat16>) return MmaType::kBfloat16;
-  if (std::is_same_v<T, __half>) return MmaType::kFloat16;
-  if (std::is_same_v<T, __nv_fp8_e4m3>) return MmaType::kE4m3;
-  return std::is_same_v<T, __nv_fp8_e5m2> ? MmaType::kE5m2 : MmaType::kTf32;
-}
-template <class A, class B = A, Major AMajor = Major::kK, Major BMajor = Major::kK, int R>
+constexpr emu::ptx::MmaType kMmaType = kBf16<T> ? emu::ptx::MmaType::kBfloat16 : emu::ptx::MmaType::kFloat16;
+template <class T, Major AMajor = Major::kK, Major BMajor = Major::kK, int R>
 void wgmma(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {
-  emu::ptx::wgmma(d, {wgmma_type<A>(), wgmma_type<B>(), 2 * R, nullptr, a, b, accumulate, AMajor == Major::kRows,
-                      BMajor == Major::kRows});
+  emu::ptx::wgmma(d, {kMmaType<T>, 2 * R, nullptr, a, b, accumulate, AMajor == Major::kRows, BMajor == Major::kRows});
 }
-template <class A, class B = A, Major BMajor = Major::kK, int R>
+template <class T, Major BMajor = Major::kK, int R>
 void wgmma(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  emu::ptx::wgmma(d, {wgmma_type<A>(), wgmma_type<B>(), 2 * R, a, 0, b, accumulate, false, BMajor == Major::kRows});
+  emu::ptx::wgmma(d, {kMmaType<T>, 2 * R, a, 0, b, accumulate, false, BMajor == Major::kRows});
 }
 #endif
 #endif

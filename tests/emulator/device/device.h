@@ -42,7 +42,6 @@ struct Operation {
   std::string name;  // kernel name or "cudaMemcpyAsync"
   int device = 0;
   int compute_capability = 90;  // of the simulated GPU, 10 * major + minor
-  int code_sum_bits = 24;       // GpuModel
   // Did operation `other` finish before this one starts? `waited`: griddepcontrol.wait has been executed.
   std::function<bool(uint32_t other, bool waited)> ordered;
 };

@@ -35,22 +35,19 @@ Finish load_finish(int count, bool transpose) {
 
 struct MmaInput {
   const uint32_t *a, *b;
-  ptx::MmaType a_type, b_type;
+  ptx::MmaType type;
 };
 
-// m16n8, k of 32 bytes. With e elements in a register, lane 4g+t holds in A register r the elements
-// (row g + 8(r%2), column te + i + 4e(r/2)), in B register r (row te + i + 4er, column g).
+// m16n8k16. Lane 4g+t holds in A register r the elements (row g + 8(r%2), column 2t + i + 8(r/2)), in B register r
+// (row 2t + i + 8r, column g).
 void finish_mma(Lanes& lanes) {
-  const auto& first = *static_cast<const MmaInput*>(lanes.in[0]);
-  const uint32_t e = 4 / element_bytes(first.a_type), depth = 8 * e;
-  float a[16][32], b[32][8];
+  float a[16][16], b[16][8];
   for (uint32_t lane = 0; lane < 32; ++lane) {
     const auto& in = *static_cast<const MmaInput*>(lanes.in[lane]);
     const uint32_t g = lane / 4, t = lane % 4;
-    for (uint32_t i = 0; i < e; ++i) {
-      for (uint32_t r = 0; r < 4; ++r)
-        a[g + 8 * (r % 2)][t * e + i + 4 * e * (r / 2)] = decode_packed(in.a[r], i, in.a_type);
-      for (uint32_t r = 0; r < 2; ++r) b[t * e + i + 4 * e * r][g] = decode_packed(in.b[r], i, in.b_type);
+    for (uint32_t i = 0; i < 2; ++i) {
+      for (uint32_t r = 0; r < 4; ++r) a[g + 8 * (r % 2)][2 * t + i + 8 * (r / 2)] = decode_packed(in.a[r], i, in.type);
+      for (uint32_t r = 0; r < 2; ++r) b[2 * t + i + 8 * r][g] = decode_packed(in.b[r], i, in.type);
     }
   }
   for (uint32_t lane = 0; lane < 32; ++lane) {
@@ -58,7 +55,7 @@ void finish_mma(Lanes& lanes) {
     for (uint32_t i = 0; i < 4; ++i) {
       const uint32_t row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
       float sum = d[i];
-      for (uint32_t k = 0; k < depth; ++k) sum += a[row][k] * b[k][column];
+      for (uint32_t k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
       d[i] = sum;
     }
   }
@@ -77,10 +74,8 @@ void load_matrices(uint32_t* registers, int count, bool transpose, const void* r
   warp_collective(Collective::kLdmatrix, ~0u, row, registers, load_finish(count, transpose));
 }
 
-void mma(float* d, const uint32_t* a, const uint32_t* b, MmaType a_type, MmaType b_type) {
-  check_operand_types(a_type, b_type, "mma.sync");
-  require_capability(element_bytes(a_type) == 1 ? 89 : 80, "mma.sync");
-  const MmaInput in{a, b, a_type, b_type};
+void mma(float* d, const uint32_t* a, std::array<uint32_t, 2> b, MmaType type) {
+  const MmaInput in{a, b.data(), type};
   warp_collective(Collective::kMma, ~0u, &in, d, finish_mma);
 }
 }  // namespace emu::ptx

@@ -1,10 +1,8 @@
 // wgmma: asynchronous products of a warpgroup. Accumulators hold NaN from issue until a wait that names them; operands
 // in shared memory are read at the wait, so that overwriting them too early changes the result.
 #include <algorithm>
-#include <cmath>
 
 #include "cuda/host/instructions.h"
-#include "emulator/device/code_sum.h"
 #include "emulator/device/formats.h"
 #include "emulator/device/wgmma_work.h"
 namespace emu {
@@ -12,6 +10,8 @@ namespace {
 
 using ptx::MmaType;
 using ptx::Wgmma;
+
+constexpr uint32_t kBytes = 2, kDepth = 16;  // of an element; k
 
 // A matrix descriptor, see "Matrix Descriptor Format" of the PTX manual; sizes in bytes.
 struct Descriptor {
@@ -26,17 +26,17 @@ Descriptor decode_descriptor(uint64_t d) {
 }
 
 // Address of element (row, k) of an operand in one of the canonical layouts; `transposed`: rows are contiguous.
-const uint8_t* element(const Block& b, const Descriptor& d, bool transposed, uint32_t bytes, uint32_t row, uint32_t k) {
+const uint8_t* element(const Block& b, const Descriptor& d, bool transposed, uint32_t row, uint32_t k) {
   size_t a = d.start;
   if (!transposed) {  // 8 rows of 16 bytes (no swizzle) or of the swizzle width form an atom
-    const uint32_t at = k * bytes;
+    const uint32_t at = k * kBytes;
     a += row % 8 * size_t{d.swizzle ? d.swizzle : 16} + row / 8 * d.stride + at % 16;
     a += at / 16 * (d.swizzle ? 16 : d.leading);
   } else if (d.swizzle) {
-    const uint32_t width = d.swizzle / bytes;  // rows side by side in an atom
-    a += row % width * bytes + row / width * d.leading + k % 8 * size_t{d.swizzle} + k / 8 * d.stride;
+    const uint32_t width = d.swizzle / kBytes;  // rows side by side in an atom
+    a += row % width * kBytes + row / width * d.leading + k % 8 * size_t{d.swizzle} + k / 8 * d.stride;
   } else {
-    a += row % 8 * bytes + row / 8 * d.stride + k % 8 * 16 + k / 8 * d.leading;
+    a += row % 8 * kBytes + row / 8 * d.stride + k % 8 * 16 + k / 8 * d.leading;
   }
   if (d.swizzle) a ^= (a >> 7 & (d.swizzle / 16 - 1)) << 4;
   return b.window + a;
@@ -44,40 +44,40 @@ const uint8_t* element(const Block& b, const Descriptor& d, bool transposed, uin
 
 // Visits an operand in pieces of 16 bytes.
 template <class F>
-void for_pieces(const Block& b, uint64_t descriptor, bool transposed, MmaType type, uint32_t rows, F visit) {
+void for_pieces(const Block& b, uint64_t descriptor, bool transposed, uint32_t rows, F visit) {
   const Descriptor d = decode_descriptor(descriptor);
-  const uint32_t bytes = element_bytes(type), depth = 32 / bytes, side = 16 / bytes;
-  for (uint32_t k = 0; k < depth; k += transposed ? 1 : side) {
-    for (uint32_t row = 0; row < rows; row += transposed ? side : 1) visit(element(b, d, transposed, bytes, row, k));
+  for (uint32_t k = 0; k < kDepth; k += transposed ? 1 : 8) {
+    for (uint32_t row = 0; row < rows; row += transposed ? 8 : 1) visit(element(b, d, transposed, row, k));
   }
 }
 
 template <class F>
 void for_operands(const Block& b, const WgmmaWork& w, F visit) {
-  if (!w.op.a_registers) for_pieces(b, w.op.a, w.op.a_transposed, w.op.a_type, 64, visit);
-  for_pieces(b, w.op.b, w.op.b_transposed, w.op.b_type, uint32_t(w.op.n), visit);
+  if (!w.op.a_registers) for_pieces(b, w.op.a, w.op.a_transposed, 64, visit);
+  for_pieces(b, w.op.b, w.op.b_transposed, uint32_t(w.op.n), visit);
 }
 
 std::vector<float> read_operand(const Block& b, uint64_t descriptor, bool transposed, MmaType type, uint32_t rows) {
   const Descriptor d = decode_descriptor(descriptor);
-  const uint32_t bytes = element_bytes(type), depth = 32 / bytes;
-  std::vector<float> values(size_t{rows} * depth);
+  std::vector<float> values(size_t{rows} * kDepth);
   for (uint32_t row = 0; row < rows; ++row) {
-    for (uint32_t k = 0; k < depth; ++k)
-      values[row * depth + k] = decode_memory(element(b, d, transposed, bytes, row, k), type);
+    for (uint32_t k = 0; k < kDepth; ++k) {
+      uint16_t raw;
+      memcpy(&raw, element(b, d, transposed, row, k), sizeof raw);
+      values[row * kDepth + k] = decode(raw, type);
+    }
   }
   return values;
 }
 
 std::vector<float> read_a_registers(const WgmmaWork& w) {
-  const uint32_t e = 4 / element_bytes(w.op.a_type), depth = 8 * e;
-  std::vector<float> values(size_t{64} * depth);
+  std::vector<float> values(size_t{64} * kDepth);
   for (uint32_t thread = 0; thread < 128; ++thread) {
     const uint32_t g = thread % 32 / 4, t = thread % 4;
     for (uint32_t r = 0; r < 4; ++r) {
-      for (uint32_t i = 0; i < e; ++i) {
-        const uint32_t row = thread / 32 * 16 + g + 8 * (r % 2), k = t * e + i + 4 * e * (r / 2);
-        values[row * depth + k] = decode_packed(w.a[thread * 4 + r], i, w.op.a_type);
+      for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t row = thread / 32 * 16 + g + 8 * (r % 2), k = 2 * t + i + 8 * (r / 2);
+        values[row * kDepth + k] = decode_packed(w.a[thread * 4 + r], i, w.op.type);
       }
     }
   }
@@ -95,22 +95,17 @@ std::vector<float>& held_value(Fiber& f, const float* registers) {
   fail(Fault::kConfigure, "wgmma accumulators moved between issue and wait");
 }
 
-// Without its lowest bits.
-float shortened(float sum, int bits) { return bits_as<float>(bits_as<uint32_t>(sum) & ~0u << (24 - bits)); }
-
 void execute(Block& b, unsigned group, WgmmaWork& w) {
   for_operands(b, w, [](const uint8_t* p) {
     check_range_live(p, 16, "wgmma operand overwritten by an asynchronous copy before wgmma.wait_group");
   });
-  const uint32_t depth = 32 / element_bytes(w.op.a_type);
-  const int bits = element_bytes(w.op.a_type) == 1 ? operation().code_sum_bits : 24;
   const std::vector<float> a =
-      w.op.a_registers ? read_a_registers(w) : read_operand(b, w.op.a, w.op.a_transposed, w.op.a_type, 64);
-  const std::vector<float> n = read_operand(b, w.op.b, w.op.b_transposed, w.op.b_type, uint32_t(w.op.n));
+      w.op.a_registers ? read_a_registers(w) : read_operand(b, w.op.a, w.op.a_transposed, w.op.type, 64);
+  const std::vector<float> n = read_operand(b, w.op.b, w.op.b_transposed, w.op.type, uint32_t(w.op.n));
   const auto columns = uint32_t(w.op.n);
-  std::vector<float> across(n.size());  // [depth, columns], so that the loop over columns is fast
+  std::vector<float> across(n.size());  // [kDepth, columns], so that the loop over columns is fast
   for (uint32_t column = 0; column < columns; ++column)
-    for (uint32_t k = 0; k < depth; ++k) across[k * columns + column] = n[column * depth + k];
+    for (uint32_t k = 0; k < kDepth; ++k) across[k * columns + column] = n[column * kDepth + k];
   std::vector<float*> sums(128);
   for (uint32_t thread = 0; thread < 128; ++thread)
     sums[thread] = held_value(*b.threads[group * 128 + thread]->fiber, w.d[thread]).data();
@@ -120,15 +115,10 @@ void execute(Block& b, unsigned group, WgmmaWork& w) {
     };
     float line[256];
     for (uint32_t column = 0; column < columns; ++column) line[column] = w.op.accumulate ? sum_at(column) : 0.f;
-    const auto term = [&](uint32_t k, size_t column) { return a[row * depth + k] * across[k * columns + column]; };
-    if (bits < 24) {
-      add_cut(line, columns, depth, bits, term);
-    } else {
-      for (uint32_t k = 0; k < depth; ++k)
-        for (uint32_t column = 0; column < columns; ++column) line[column] += term(k, column);
-    }
-    for (uint32_t column = 0; column < columns; ++column)
-      sum_at(column) = std::isnan(line[column]) ? line[column] : shortened(line[column], bits);
+    for (uint32_t k = 0; k < kDepth; ++k)
+      for (uint32_t column = 0; column < columns; ++column)
+        line[column] += a[row * kDepth + k] * across[k * columns + column];
+    for (uint32_t column = 0; column < columns; ++column) sum_at(column) = line[column];
   }
   w.done = true;
   w.a = {};
@@ -138,17 +128,12 @@ void check_form(const Wgmma& op) {
   require_hopper("wgmma");
   if (op.n < 8 || op.n > 256 || op.n % 8)
     fail(Fault::kConfigure, "wgmma: n = %d; multiples of 8 up to 256 exist", op.n);
-  check_operand_types(op.a_type, op.b_type, "wgmma");
-  if ((op.a_transposed || op.b_transposed) && element_bytes(op.a_type) != 2) {
-    fail(Fault::kConfigure, "wgmma: only 16-bit operands can be transposed");
-  }
   if (op.a_registers && op.a_transposed) fail(Fault::kConfigure, "wgmma: A in registers cannot be transposed");
 }
 
 bool same_operands(const Wgmma& x, const Wgmma& y) {
-  return x.a == y.a && x.b == y.b && x.n == y.n && x.accumulate == y.accumulate && x.a_type == y.a_type &&
-         x.b_type == y.b_type && !x.a_registers == !y.a_registers && x.a_transposed == y.a_transposed &&
-         x.b_transposed == y.b_transposed;
+  return x.a == y.a && x.b == y.b && x.n == y.n && x.accumulate == y.accumulate && x.type == y.type &&
+         !x.a_registers == !y.a_registers && x.a_transposed == y.a_transposed && x.b_transposed == y.b_transposed;
 }
 
 void check_unwritten(const HeldAccumulator& h) {

@@ -13,7 +13,7 @@ namespace emu::fakes {
 struct MachineDevice {
   int major = 9, minor = 0;  // compute capability
   int multiprocessors = 132;
-  int code_sum_bits = 24;  // as GpuModel's
+  int code_sum_bits = 24;  // kept of sums of FP8 numbers and of their addends; 14 on Hopper
   int capability() const { return major * 10 + minor; }
 };
 

@@ -20,7 +20,6 @@ struct GpuModel {
   size_t l2_bytes = 0;
   int memory_clock_khz = 0, memory_bus_bits = 0;
   size_t shared_per_multiprocessor = 0, shared_per_block_optin = 0;
-  int code_sum_bits = 24;  // that wgmma keeps of sums of 8-bit numbers and of their addends; 14 on Hopper
 };
 GpuModel gpu_a100();
 GpuModel gpu_rtx4090();

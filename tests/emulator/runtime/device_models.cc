@@ -42,7 +42,6 @@ GpuModel gpu_h100() {
   gpu.major = 9, gpu.minor = 0;
   gpu.multiprocessors = 132;
   gpu.memory_bytes = 81079 * kMib;
-  gpu.code_sum_bits = 14;
   gpu.l2_bytes = 50 * kMib;
   gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;

@@ -73,7 +73,6 @@ Operation operation_of(const Task& task) {
   operation.name = action_name(task.action);
   operation.device = task.device;
   operation.compute_capability = gpu.model.major * 10 + gpu.model.minor;
-  operation.code_sum_bits = gpu.model.code_sum_bits;
   const Task* self = &task;
   const bool programmatic = task.overlapped != nullptr;
   operation.ordered = [self, programmatic](uint32_t other, bool waited) {

@@ -107,18 +107,16 @@ TEST(Schedules, KeepTheBitsOfOrderedSums) { EXPECT_TRUE(same_bits_over_schedules
 TEST(Schedules, ChangeTheBitsOfFloatAtomics) { EXPECT_FALSE(same_bits_over_schedules<float>(run_sum<true>)); }
 
 // ---- refusals and reports
-enum Instruction { kTma, kWgmma, kFp8, kRegisters, kBarrierZero, kOddBarrier };
+enum Instruction { kTma, kWgmma, kRegisters, kBarrierZero, kOddBarrier };
 template <int I>
 __global__ void one_instruction(float* out) {
   SHARED(uint64_t, bar, [1]);
-  uint32_t r[4] = {};
   float d[4] = {};
   if constexpr (I == kTma) ptx::tma_load(bar, reinterpret_cast<const CUtensorMap*>(out), bar, 0, 0);
   if constexpr (I == kWgmma) {
     ptx::wgmma_fence();
     ptx::wgmma<bf16>(d, uint64_t{0}, uint64_t{0}, false);
   }
-  if constexpr (I == kFp8) ptx::mma_e4m3(d, r, 0, 0);
   if constexpr (I == kRegisters) ptx::registers_increase<50>();
   if constexpr (I == kBarrierZero) ptx::bar_sync(0, 32);
   if constexpr (I == kOddBarrier) ptx::bar_sync(1, 33);
@@ -141,7 +139,6 @@ void expect_text(const std::string& text, const char* part) {
 TEST(Refusals, NameWhatAGpuDoesNotHave) {
   expect_text(refusal<kTma>(emu::gpu_a100()), "cp.async.bulk.tensor needs compute capability 9.0, this GPU has 8.0");
   expect_text(refusal<kWgmma>(emu::gpu_b200()), "wgmma exists on compute capability 9.0 only, this GPU has 10.0");
-  expect_text(refusal<kFp8>(emu::gpu_a100()), "mma.sync needs compute capability 8.9");
 }
 TEST(Refusals, NameImpossibleArguments) {
   expect_text(refusal<kRegisters>(emu::gpu_h200()), "setmaxnreg 50: a multiple of 8");

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../../device/code_sum.h"
+#include "code_sum.h"
 
 namespace emu::fakes {
 namespace {
