@@ -324,26 +324,6 @@ TEST(Ranks, IgnoredTargetsAreExcludedOnEveryRank) {
   }
 }
 
-TEST(Ranks, WeightsFromAModelAreSharded) {
-  const std::string folder = "tests/golden/llama";
-  std::vector<float> want;
-  for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {3, 1}, {2, 2}, {3, 3}}) {
-    std::mutex mutex;
-    run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {.shards = ranks});
-      const Setting s{.shards = ranks, .stage = stage};
-      Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      load_weights(engine, *cpu.device, ModelFolder(folder));
-      const auto masters = testing::all_masters(engine, *cpu.device);
-      const std::lock_guard lock(mutex);
-      if (want.empty()) want = masters;
-      EXPECT_EQ(masters, want) << s.name();
-    });
-  }
-}
-
 TEST(Ranks, EveryZeroStagePlansLessMemory) {
   Setting s{.precision = "bf16", .shards = 4};
   std::vector<Curve> by_stage;

@@ -384,7 +384,8 @@ TEST(TensorParallel, WeightsFromAModelAreSharded) {
   for (const char* name : {"llama", "qwen2"}) {
     const std::string folder = cat("tests/golden/", name);
     std::vector<float> want;
-    for (const auto& [shards, tensor, stage] : {std::tuple{1, 1, 0}, {1, 2, 0}, {3, 2, 3}}) {
+    for (const auto& [shards, tensor, stage] :
+         {std::tuple{1, 1, 0}, {2, 1, 0}, {3, 1, 1}, {2, 1, 2}, {3, 1, 3}, {1, 2, 0}, {3, 2, 3}}) {
       std::mutex mutex;
       const Setting s{.shards = shards, .stage = stage, .tensor = tensor};
       run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
