@@ -23,14 +23,9 @@ struct Steps {
 Steps two_steps(const Setting& s) {
   Steps steps;
   std::mutex mutex;
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    ModelConfig model = ranks::tiny(s);
-    model.initializer_range = 0.4;
-    Engine engine(model, ranks::options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  ModelConfig model = ranks::tiny(s);
+  model.initializer_range = 0.4;
+  const auto body = [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
     Steps mine;
     for (int64_t step = 0; step < 2; ++step) {
       ranks::accumulate(engine, step);
@@ -42,7 +37,8 @@ Steps two_steps(const Setting& s) {
     steps.losses = mine.losses, steps.norms = mine.norms;
     steps.routing.resize(mine.routing.size());
     for (size_t i = 0; i < mine.routing.size(); ++i) steps.routing[i] += mine.routing[i];
-  });
+  };
+  ranks::on_ranks(s, ranks::options(s), body, model);
   return steps;
 }
 
@@ -294,29 +290,25 @@ TEST(ExpertParallel, OverflowIsDetectedByAllRanksAndChangesNoWeight) {
   }
 }
 
-// Simulates devices that communicate and compute concurrently: shared experts compute while the rows of the output and
-// of its gradient are exchanged. With a slow GPU the model hides these exchanges.
 // Short texts leave most rows without one, and the last rank has none at all. If these rows had one token, its expert's
 // rank would overflow.
 TEST(ExpertParallel, RowsWithoutTextDoNotOverflow) {
   Setting s{.type = ModelType::mixtral, .shards = 2, .sequences = 8, .length = 32, .documents = true, .experts = 2};
   s.room = 1.9;
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    ModelConfig model = ranks::tiny(s);
-    model.num_experts = 6, model.num_experts_per_tok = 1, model.initializer_range = 0.4;
-    Engine engine(model, ranks::options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  ModelConfig model = ranks::tiny(s);
+  model.num_experts = 6, model.num_experts_per_tok = 1, model.initializer_range = 0.4;
+  const auto body = [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
     std::vector<ScoredText> texts;
     for (int32_t i = 0; i < 5; ++i) texts.push_back({{i, i + 7, 3 * i + 12, 2 * i + 30}, 2});
     const std::vector<TextScore> scores = score_texts(engine, texts, {.control = &mesh.world()});
     EXPECT_EQ(engine.least_buffer_factors(), std::vector<double>(2, 0.0));
     for (const TextScore& score : scores) EXPECT_LT(score.log_probability, 0);
-  });
+  };
+  ranks::on_ranks(s, ranks::options(s), body, model);
 }
 
+// Shared experts compute while the rows of the output and of its gradient are exchanged. With a slow GPU the model
+// hides these exchanges.
 TEST(ExpertParallel, ExchangesOverlappedWithSharedExpertsAreBitExact) {
   using Mode = Recompute::Granularity;
   for (const auto& [type, recompute] : {std::pair{ModelType::dots1, Mode::none},

@@ -282,12 +282,7 @@ TEST(LocalUpdates, WorkersClipAndSkipTogether) {
   double square = 0;
   for (const int worker : {0, 1}) {
     const Setting alone{.clip = 0, .sequences = kSequences / 2};
-    run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), alone.mesh());
-      Engine engine(tiny(alone), options(alone), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    on_ranks(alone, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       accumulate(engine, worker);
       square += std::pow(double(engine.finish_step().grad_norm), 2) / 2;
     });

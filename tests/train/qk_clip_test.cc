@@ -152,20 +152,16 @@ void spread_biases(Engine& engine, Device& device) {
 std::pair<float, float> scores_of_two_steps(Setting s, double threshold) {
   s.lr = 0, s.qk_clip = threshold;
   std::pair<float, float> scores;
-  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
-    ModelConfig model = tiny(s);
-    model.num_hidden_layers = 1;
-    Engine engine(model, options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
+  ModelConfig model = tiny(s);
+  model.num_hidden_layers = 1;
+  const auto body = [&](Engine& engine, ProcessMesh&, const CpuBackend& cpu) {
     spread_biases(engine, *cpu.device);
     for (float* score : {&scores.first, &scores.second}) {
       accumulate(engine, 0);
       *score = engine.finish_step().max_attention_logit;
     }
-  });
+  };
+  on_ranks(s, options(s), body, model);
   return scores;
 }
 

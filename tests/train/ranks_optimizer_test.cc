@@ -193,14 +193,9 @@ TEST(Ranks, FirstMicroBatchNormsAreReducedOverDataParallelRanks) {
                            Want{{.shards = 2, .stage = 2, .accumulation = 2}, both * both, {2 * quarter, 1}},
                            Want{{.shards = 2, .stage = 3, .accumulation = 2}, both * both, {2 * quarter, 1}},
                            Want{{.shards = 2, .accumulation = 1}, 0, {2 * quarter, 2}}}) {
-    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {.copies = want.s.replicas, .shards = want.s.shards});
-      EngineOptions o = options(want.s);
-      o.noise_scale = true;
-      Engine engine(tiny(want.s.type, want.s.tied), o, {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    EngineOptions o = options(want.s);
+    o.noise_scale = true;
+    on_ranks(want.s, o, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       accumulate(engine, 0);
       const double norm = engine.finish_step().micro_norm;
       EXPECT_NEAR(norm * norm, want.norm_sq, 1e-5 * want.norm_sq) << want.s.name();
@@ -219,14 +214,9 @@ TEST(Ranks, AllRanksSkipTheSameSpikes) {
     std::mutex mutex;
     std::vector<std::string> courses;
     std::vector<SpikeWindow> windows;
-    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {.copies = s.replicas, .shards = s.shards});
-      EngineOptions o = options(s);
-      o.spikes = {.deviations = 5, .most_in_row = 2};
-      Engine engine(tiny(s.type, s.tied), o, {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
+    EngineOptions o = options(s);
+    o.spikes = {.deviations = 5, .most_in_row = 2};
+    on_ranks(s, o, [&](Engine& engine, ProcessMesh&, const CpuBackend&) {
       engine.write_window(window);
       std::string course;
       for (int64_t step = 0; step < 5; ++step) {

@@ -235,15 +235,19 @@ inline EngineOptions options(const Setting& s) {
 
 // Calls body(engine, mesh, cpu) on every rank of a setting, with initial weights.
 template <class Body>
-void on_ranks(const Setting& s, const EngineOptions& o, Body&& body) {
+void on_ranks(const Setting& s, const EngineOptions& o, Body&& body, const ModelConfig& model) {
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
     ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
+    Engine engine(model, o, {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
     body(engine, mesh, cpu);
   });
+}
+template <class Body>
+void on_ranks(const Setting& s, const EngineOptions& o, Body&& body) {
+  on_ranks(s, o, body, tiny(s));
 }
 template <class Body>
 void on_ranks(const Setting& s, Body&& body) {

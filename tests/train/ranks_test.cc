@@ -383,29 +383,21 @@ TEST(Ranks, CheckpointsAreIndependentOfRanks) {
 TEST(Ranks, FailedRankEndsTheRunOfAll) {
   std::mutex mutex;
   int lost = 0;
-  EXPECT_THROW(run_ranks(3,
-                         [&](std::unique_ptr<Communicator> world) {
-                           const int rank = world->rank();
-                           const CpuBackend cpu = make_cpu({.threads = 1});
-                           ProcessMesh mesh(std::move(world), {.shards = 3});
-                           Setting s{.shards = 3, .stage = 3};
-                           Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
-                           engine.commit();
-                           engine.init_weights();
-                           accumulate(engine, 0);
-                           if (rank == 1) throw Error("no more data");
-                           try {
-                             engine.finish_step();
-                             accumulate(engine, 1);
-                           } catch (const Error& e) {
-                             EXPECT_EQ(std::string(e.what()), "rank 1 failed: no more data");
-                             EXPECT_EQ(e.code(), Exit::peer_lost);
-                             const std::lock_guard lock(mutex);
-                             ++lost;
-                             throw;
-                           }
-                         }),
-               Error);
+  const auto body = [&](Engine& engine, ProcessMesh& mesh, const CpuBackend&) {
+    accumulate(engine, 0);
+    if (mesh.world().rank() == 1) throw Error("no more data");
+    try {
+      engine.finish_step();
+      accumulate(engine, 1);
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()), "rank 1 failed: no more data");
+      EXPECT_EQ(e.code(), Exit::peer_lost);
+      const std::lock_guard lock(mutex);
+      ++lost;
+      throw;
+    }
+  };
+  EXPECT_THROW(on_ranks(Setting{.shards = 3, .stage = 3}, body), Error);
   EXPECT_EQ(lost, 2);
 }
 

@@ -223,13 +223,8 @@ inline bool differs(const Curve& want, const std::vector<double>& losses, const 
 template <class CarelessOps, class Mistake>
 bool shows_with(const Setting& s, const Curve& want, Mistake mistake) {
   std::vector<double> losses, norms;  // results of rank 0
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
+  on_ranks(s, [&](Engine& engine, ProcessMesh& mesh, const CpuBackend& cpu) {
     CarelessOps ops(*cpu.ops, mistake);
-    ProcessMesh mesh(std::move(world), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
     engine.set_ops(ops);
     for (int64_t step = 0; step < 3; ++step) {
       accumulate(engine, step);
