@@ -236,17 +236,17 @@ inline int64_t scale_bytes(ScaleLayout layout, int64_t outer, int64_t terms) {
 template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
-requires kIsOneOf<Op, NormFwd, NormApply, QkNormSums, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
-                  SwigluBwd, EmbeddingFwd, Patchify, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy,
-                  RowMax, LogitSums, DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW,
-                  AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio,
-                  FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd, CountExperts, ExpertLoads,
-                  StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
-                  ActivationFwd, ActivationBwd, ScaledSum, GatedSum, DequantizeNf4, ScaleByMagnitude,
-                  ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy,
-                  OneBitMomentum, OneBitMean, OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd,
-                  DropPath, Int8Gemm, SourceLosses, LatentHeads, LatentHeadsBwd>
+requires kIsOneOf<
+    Op, NormFwd, NormApply, QkNormSums, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
+    EmbeddingFwd, Patchify, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax, LogitSums,
+    DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion,
+    Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio, FrozenTrustRatio, OutputSquares, ScaleOutputs,
+    FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales,
+    RouteFwd, CountExperts, ExpertLoads, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
+    WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, GatedSum, DequantizeNf4, ScaleByMagnitude,
+    ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum,
+    OneBitMean, OneBitDirection, PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm,
+    SourceLosses, LatentHeads, LatentHeadsBwd, AddExpertBias, AddExpertBiasBwd, ClampedGluFwd, ClampedGluBwd>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -6,6 +6,7 @@
 #include "ops/attention.h"
 #include "ops/attention_sinks.h"
 #include "ops/basic.h"
+#include "ops/biased_experts.h"
 #include "ops/dora.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
@@ -49,7 +50,8 @@ namespace athanor {
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
   X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackGroups) X(SumGroups) \
-  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses) X(LatentHeads) X(LatentHeadsBwd)
+  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses) X(LatentHeads) X(LatentHeadsBwd) \
+  X(AddExpertBias) X(AddExpertBiasBwd) X(ClampedGluFwd) X(ClampedGluBwd)
 // clang-format on
 
 // run() launches on the compute stream; scratch() returns the bytes of temporary memory that it needs, a pure function

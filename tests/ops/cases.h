@@ -61,6 +61,7 @@ void packed_groups_cases(Examiner&);
 void trust_ratio_cases(Examiner&);
 void qk_clip_cases(Examiner&);
 void moe_cases(Examiner&);
+void biased_expert_cases(Examiner&);
 void weight_form_cases(Examiner&);
 
 struct Family {
@@ -85,6 +86,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"vocab_part", vocab_part_cases},
                                 {"top_logits", top_logits_cases},
                                 {"moe", moe_cases},
+                                {"biased_experts", biased_expert_cases},
                                 {"weight_form", weight_form_cases}};
 
 }  // namespace athanor

@@ -61,7 +61,10 @@ class Mutator final : public Decorated<Mutator> {
 };
 
 // Changes of a tensor that an op accepts: sizes of tables, padding, shapes of flat tensors, strided rows.
-const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
+const std::set<std::string> kAllowed = {"add_expert_bias.weights rank",
+                                        "add_expert_bias.x dimension 0",
+                                        "add_expert_bias_bwd.dx dimension 0",
+                                        "attention_bwd.cos_sin dimension 0",
                                         "attention_bwd.dk stride",
                                         "attention_bwd.dq stride",
                                         "attention_bwd.dv stride",
@@ -76,6 +79,7 @@ const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
                                         "attention_sinks.y dimension 1",
                                         "average_trust_ratio.sums dimension 1",
                                         "cached_distilled_cross_entropy.logits dimension 1",
+                                        "clamped_glu_fwd.weights rank",
                                         "clip_factors.sums dimension 0",
                                         "column_sum.x dimension 0",
                                         "combine.a stride",
