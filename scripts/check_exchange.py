@@ -107,6 +107,12 @@ CASES = {
                                        rope_interleave=False, n_routed_experts=4, moe_intermediate_size=20, n_group=1,
                                        topk_group=1, num_experts_per_tok=2, first_k_dense_replace=0, n_shared_experts=2,
                                        tie_word_embeddings=False), torch.float32, "30KB"),
+    "gpt-oss": (wide(transformers.GptOssConfig, head_dim=10, num_local_experts=5, num_experts_per_tok=2,
+                     sliding_window=7, swiglu_limit=1.5, tie_word_embeddings=False,
+                     rope_parameters=yarn(truncate=False)), torch.bfloat16, "1GB"),
+    "gpt-oss-shards": (wide(transformers.GptOssConfig, head_dim=12, num_local_experts=4, num_experts_per_tok=3,
+                            sliding_window=9, layer_types=["full_attention", "sliding_attention", "full_attention"],
+                            tie_word_embeddings=True), torch.float32, "30KB"),
     "mistral-full": (wide(MISTRAL, sliding_window=None, tie_word_embeddings=False, head_dim=12), torch.float16, "1GB"),
 }
 

@@ -48,6 +48,11 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
   m.moe_intermediate_size = s.intermediate;
   m.router_z_loss_coef = 0.01;
   if (type == ModelType::olmoe) m.num_key_value_heads = s.heads;
+  if (type == ModelType::gpt_oss) {
+    m.sliding_window = 4, m.swiglu_limit = 0.4;
+    for (int64_t l = 0; l < s.layers; ++l)
+      m.layer_types.push_back(l % 2 == 0 ? LayerType::sliding_attention : LayerType::full_attention);
+  }
   if (type == ModelType::qwen2_moe) {
     m.num_experts = 6, m.shared_expert_intermediate_size = s.intermediate;
     if (s.layers > 1) m.mlp_only_layers = {s.layers - 1};

@@ -102,13 +102,15 @@ std::vector<Field<ModelConfig>> block_fields() {
           .or_word("null", 0),
       option("attention_sinks", &M::attention_sinks, refused,
              "athanor: attention sinks: a learned logit per head, initially 0, in the softmax of attention without a "
-             "value, as in gpt-oss"),
+             "value, as in gpt-oss; fixed by the family except athanor")
+          .unset_is("gpt_oss: true; others: false"),
       custom("layer_types",
              Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"}, refused,
-             "athanor: attention type per layer: full_attention, sliding_attention (sliding_window) or "
+             "athanor, gpt_oss: attention type per layer: full_attention, sliding_attention (sliding_window) or "
              "sparse_attention (pattern of sparse_block_size, sparse_local_blocks and sparse_global_blocks); null = "
              "sliding_window in all layers")
-          .unset_is("null"),
+          .unset_is("gpt_oss: sliding_attention and full_attention in turn, with sliding_window 0 full_attention; "
+                    "others: null"),
       number("sparse_block_size", &M::sparse_block_size, kBlocks, refused, "tokens",
              "athanor: block size of sparse_attention"),
       number("sparse_local_blocks", &M::sparse_local_blocks, kBlocks, refused, "blocks",

@@ -54,7 +54,7 @@ constexpr std::string_view kWords[] = {words.text...};
 
 inline ChoiceNames choice_names(ModelType) {
   return kWords<"gpt2", "llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "dots1",
-                "deepseek_v2", "deepseek_v3", "athanor", "vit">;
+                "deepseek_v2", "deepseek_v3", "gpt_oss", "athanor", "vit">;
 }
 inline ChoiceNames choice_names(RopeType) { return kWords<"none", "linear", "llama3", "yarn", "proportional">; }
 inline ChoiceNames choice_names(Activation) { return kWords<"gelu_pytorch_tanh", "silu", "relu", "relu2", "gelu">; }

@@ -179,6 +179,7 @@ std::vector<Field<ParamGroupConfig>> param_group_fields();
 std::vector<Field<ModelConfig>> model_fields();  // including the following and image_fields()
 std::vector<Field<ModelConfig>> block_fields();
 std::vector<Field<ModelConfig>> latent_fields();
+std::vector<Field<ModelConfig>> gpt_oss_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 
 // Reads a model shape. It has its own reader because Hugging Face files contain other keys, too.
@@ -236,6 +237,13 @@ void validate_latent(const ModelConfig&, std::string_view where);
 void add_latent_keys(const ModelConfig&, Json& out);
 // Reads topk_method, the key of deepseek_v2 that says whether experts are in groups.
 void adopt_topk_method(Json& model, const std::string& path);
+
+// The same of gpt_oss (gpt_oss_model.cc). complete_gpt_oss() fills layer_types; default_gpt_oss() gives a published
+// file transformers' defaults.
+void complete_gpt_oss(ModelConfig&);
+void validate_gpt_oss(const ModelConfig&, std::string_view where);
+void add_gpt_oss_keys(const ModelConfig&, Json& out);
+void default_gpt_oss(Json& model, const std::string& path, Notices);
 
 // Options, checks and keys in files that only vision transformers (model_type vit) have (image_model.cc).
 

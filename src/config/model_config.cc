@@ -41,7 +41,7 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   N block = has_latent_attention(m.model_type) ? latent_parameters<N>(m)
                                                : hidden * (queries + keys + keys) + queries * hidden;
   if (m.attention_bias) block += queries + keys + keys;
-  if (m.attention_bias && m.model_type == ModelType::athanor) block += hidden;
+  if (has_output_bias(m)) block += hidden;
   if (m.qk_norm && m.qk_norm_elementwise_affine)
     block += norms_all_heads(m.model_type) ? queries + keys : N(m.head_dim) + N(m.head_dim);
   const N norm = gpt2 ? hidden + hidden : m.norm_elementwise_affine ? hidden : N(0);  // gpt2's LayerNorm has a bias
@@ -62,7 +62,9 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   block += norm + norm;
   if (m.sublayer_norm == SublayerNorm::both) block += norm + norm;
   const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
-  const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
+  N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
+  if (has_biased_experts(m.model_type))
+    routed += N(m.num_experts) + N(experts) * (N(2) * N(m.moe_intermediate_size) + hidden);
   const N shared_gate = has_shared_expert_gate(m.model_type) ? hidden : N(0);
   const N sparse = routed + N(3) * hidden * N(shared_width(m)) + shared_gate;
   const N with_experts = N(layers_with_experts(m));
@@ -111,7 +113,8 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   const bool windows = !has_gpt2_block(m.model_type) && m.model_type != ModelType::llama &&
                        m.model_type != ModelType::olmoe && !has_latent_attention(m.model_type);
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, dots1 and athanor have one");
+              m.sliding_window,
+              "; mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, dots1, gpt_oss and athanor have one");
   if (!has_gpt2_block(m.model_type)) return;
   require_key(m.rope_theta == family.rope_theta, where, "rope_theta", name_of(m.model_type),
               " has no rotary embeddings; leave it out");
@@ -176,7 +179,7 @@ void validate_routing(const ModelConfig& m, std::string_view where) {
 void validate_experts(const ModelConfig& m, std::string_view where) {
   if (!has_experts(m.model_type)) {
     require_key(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
-                "; mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2 and deepseek_v3 have some");
+                "; mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2, deepseek_v3 and gpt_oss have some");
     require_unused(m, where, "no experts",
                    {{"num_experts_per_tok", {double(m.num_experts_per_tok), 0}},
                     {"moe_intermediate_size", {double(m.moe_intermediate_size), 0}},
@@ -277,10 +280,10 @@ void add_deepseek_experts(const ModelConfig& m, Json& out) {
 
 void add_expert_keys(const ModelConfig& m, Json& out) {
   if (has_deepseek_experts(m.model_type)) return add_deepseek_experts(m, out);
-  const bool mixtral = m.model_type == ModelType::mixtral;
-  out.set(mixtral ? "num_local_experts" : "num_experts", Json::of(m.num_experts));
+  const bool local = m.model_type == ModelType::mixtral || m.model_type == ModelType::gpt_oss;
+  out.set(local ? "num_local_experts" : "num_experts", Json::of(m.num_experts));
   out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
-  if (!mixtral) out.set("norm_topk_prob", Json::of(m.norm_topk_prob));
+  if (!local) out.set("norm_topk_prob", Json::of(m.norm_topk_prob));
   out.set("router_aux_loss_coef", Json::of(m.router_aux_loss_coef));
   if (m.router_z_loss_coef > 0) out.set("router_z_loss_coef", Json::of(m.router_z_loss_coef));
   out.set("output_router_logits", Json::of(false));
@@ -318,6 +321,7 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   if (type == ModelType::llama || type == ModelType::olmoe) return;
   if (has_latent_attention(type)) return add_latent_keys(m, out);
   out.set("sliding_window", m.sliding_window > 0 ? Json::of(m.sliding_window) : Json());
+  if (type == ModelType::gpt_oss) return add_gpt_oss_keys(m, out);
   if (!qwen && !dots) return;
   if (qwen) out.set("use_sliding_window", Json::of(m.sliding_window > 0));
   out.set("max_window_layers", Json::of(m.sliding_window > 0 ? int64_t(0) : m.num_hidden_layers));
@@ -353,6 +357,8 @@ std::string_view architecture(ModelType type) {
       return "DeepseekV2ForCausalLM";
     case ModelType::deepseek_v3:
       return "DeepseekV3ForCausalLM";
+    case ModelType::gpt_oss:
+      return "GptOssForCausalLM";
     case ModelType::athanor:
       return "AthanorForCausalLM";
     case ModelType::vit:
@@ -372,7 +378,7 @@ bool norms_all_heads(ModelType type) { return type == ModelType::olmoe; }
 
 bool has_experts(ModelType type) {
   return type == ModelType::mixtral || type == ModelType::qwen2_moe || type == ModelType::qwen3_moe ||
-         type == ModelType::olmoe || has_deepseek_experts(type);
+         type == ModelType::olmoe || has_deepseek_experts(type) || type == ModelType::gpt_oss;
 }
 bool has_experts(const ModelConfig& m, int64_t layer) {
   return has_experts(m.model_type) && layer >= m.first_k_dense_replace && (layer + 1) % m.decoder_sparse_step == 0 &&
@@ -397,17 +403,20 @@ int64_t shared_width(const ModelConfig& m) {  // a family has one of these keys
 ModelConfig model_defaults(ModelType type) {
   ModelConfig m;
   m.model_type = type;
-  m.attention_bias = has_gpt2_block(type) || type == ModelType::qwen2 || type == ModelType::qwen2_moe;
+  const bool gpt_oss = type == ModelType::gpt_oss;
+  m.attention_bias = has_gpt2_block(type) || type == ModelType::qwen2 || type == ModelType::qwen2_moe || gpt_oss;
+  m.attention_sinks = gpt_oss;
+  m.swiglu_limit = gpt_oss ? 7 : 0;
   m.qk_norm =
       type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe || type == ModelType::dots1;
-  m.norm_topk_prob = type == ModelType::mixtral;
+  m.norm_topk_prob = type == ModelType::mixtral || gpt_oss;
   if (has_gpt2_block(type)) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
   if (type == ModelType::vit)
     m.hidden_act = Activation::gelu_erf, m.lm_head_bias = true, m.norm_eps = 1e-12, m.num_channels = 3;
   if (has_router_bias(type)) m.scoring_func = RouterScore::sigmoid;
   m.rope_interleave = has_latent_attention(type);
   // defaults of transformers
-  if (has_experts(type) && !has_deepseek_experts(type))
+  if (has_experts(type) && !has_deepseek_experts(type) && !gpt_oss)
     m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
   return m;
@@ -426,6 +435,7 @@ void complete(ModelConfig& m) {
       lambdas->resize(size_t(m.num_hidden_layers), lambdas->front());
   if (m.skip_lambdas.size() == 1 && !m.skip_from.empty())
     m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
+  complete_gpt_oss(m);
   if (!has_experts(m.model_type)) return;
   std::ranges::sort(m.mlp_only_layers);
   m.mlp_only_layers.erase(std::unique(m.mlp_only_layers.begin(), m.mlp_only_layers.end()), m.mlp_only_layers.end());
@@ -454,6 +464,7 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_key(m.rope_theta > 1.0, where, "rope_theta", "expected more than 1, got ", m.rope_theta);
   require_key(m.initializer_range > 0.0, where, "initializer_range", "expected more than 0, got ", m.initializer_range);
   validate_latent(m, where);
+  validate_gpt_oss(m, where);
   validate_heads(m, where);
   validate_family(m, where);
   validate_experts(m, where);

@@ -28,6 +28,7 @@ enum class ModelType {
   dots1,
   deepseek_v2,
   deepseek_v3,
+  gpt_oss,
   athanor,
   vit
 };
@@ -102,7 +103,8 @@ struct ModelConfig {
                                                 // a sigmoid gate
   double router_aux_loss_coef = 0;              // coefficient of the load-balancing loss (ops/moe.h)
   double router_z_loss_coef = 0;                // coefficient of the router's z-loss
-  // Options of model_type athanor; in every other family their values are fixed.
+  double swiglu_limit = 0;                      // gpt_oss: bound of the inputs of the experts' activation
+  // Options of model_type athanor; in every other family their values are fixed, but for layer_types of gpt_oss.
   Activation hidden_act = Activation::silu;  // activation of the MLP
   bool gated_mlp = true;                     // down(act(gate(x)) up(x)) instead of down(act(up(x)))
   bool mlp_bias = false;                     // bias in the MLP
@@ -192,10 +194,13 @@ bool has_deepseek_experts(ModelType);
 bool has_router_bias(ModelType);
 // True if a sigmoid gate scales the output of the shared expert.
 bool has_shared_expert_gate(ModelType);
+// True if router and experts have biases, and the experts GPT-OSS's clamped activation (ops/biased_experts.h).
+bool has_biased_experts(ModelType);
+bool has_output_bias(const ModelConfig&);  // bias of attention's output projection, but for GPT-2's block
 // Sum of the widths of the shared experts; 0: none.
 int64_t shared_width(const ModelConfig&);
 
-// Fills num_key_value_heads, head_dim and intermediate_size where they are 0.
+// Fills num_key_value_heads, head_dim and intermediate_size where they are 0, and gpt_oss's layer_types.
 void complete(ModelConfig&);
 
 // Throws Error(..., Exit::usage) naming the key if a complete() shape cannot be built. `where` opens the message.

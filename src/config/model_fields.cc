@@ -164,12 +164,13 @@ std::vector<Field<ModelConfig>> model_fields() {
           .unset_is("null"),
       number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
              "sliding-window size, including the token itself (mistral, mixtral, qwen2, qwen3, qwen2_moe, "
-             "qwen3_moe, dots1, athanor); null or 0 = full causal attention")
+             "qwen3_moe, dots1, gpt_oss, athanor); null or 0 = full causal attention")
           .or_word("null", 0),
       option("attention_bias", &M::attention_bias, refused,
-             "bias of the Q, K and V projections (athanor: also of the output projection); fixed by the family except "
+             "bias of the Q, K and V projections (athanor, gpt_oss: also of the output projection); fixed by the "
+             "family except "
              "athanor")
-          .unset_is("gpt2, qwen2, qwen2_moe, vit: true"),
+          .unset_is("gpt2, qwen2, qwen2_moe, gpt_oss, vit: true"),
       option("qk_norm", &M::qk_norm, refused,
              "RMSNorm of Q and K per head (olmoe: over all heads together); fixed by the family except athanor")
           .unset_is("qwen3, qwen3_moe, olmoe, dots1: true"),
@@ -182,7 +183,8 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("num_experts", &M::num_experts, between(0, 4096), refused, "",
-             "mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2, deepseek_v3: experts per layer; null or 0 = no "
+             "mixtral, qwen2_moe, qwen3_moe, olmoe, dots1, deepseek_v2, deepseek_v3, gpt_oss: experts per layer; null "
+             "or 0 = no "
              "experts")
           .or_word("null", 0)
           .synonym({"num_local_experts", "n_routed_experts"}),
@@ -192,11 +194,11 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "",
              "intermediate size of an expert")
           .or_word("null", 0)
-          .unset_is(
-              "qwen2_moe, qwen3_moe, dots1, deepseek_v2, deepseek_v3: required; mixtral, olmoe: intermediate_size"),
+          .unset_is("qwen2_moe, qwen3_moe, dots1, deepseek_v2, deepseek_v3: required; mixtral, olmoe, gpt_oss: "
+                    "intermediate_size"),
       option("norm_topk_prob", &M::norm_topk_prob, refused,
-             "normalize the router weights of a token's chosen experts to sum to 1 (mixtral: always)")
-          .unset_is("mixtral: true; others: false"),
+             "normalize the router weights of a token's chosen experts to sum to 1 (mixtral, gpt_oss: always)")
+          .unset_is("mixtral, gpt_oss: true; others: false"),
       choice<&M::scoring_func>(
           "scoring_func", refused,
           "router scores: softmax over all experts, or the sigmoid of each logit; fixed by the family")
@@ -237,7 +239,7 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
              "coefficient of the auxiliary load-balancing loss E / (k T^2) sum_i c_i sum_t p_ti of each sequence and "
              "layer (1 if balanced), where p are scores normalized to sum to 1; 0 = off")
-          .unset_is("olmoe: 0.01; mixtral, qwen2_moe, qwen3_moe: 0.001; dots1, deepseek_v2, deepseek_v3: 0"),
+          .unset_is("olmoe: 0.01; mixtral, qwen2_moe, qwen3_moe: 0.001; dots1, deepseek_v2, deepseek_v3, gpt_oss: 0"),
       number(
           "router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
           "coefficient of the router z-loss of each layer, the mean over tokens of (log sum exp(logits))^2; 0 = off"),
@@ -248,7 +250,7 @@ std::vector<Field<ModelConfig>> model_fields() {
              "end-of-text token; null or -1 = none")
           .or_word("null", -1),
   };
-  for (const std::vector<Field<M>>& more : {latent_fields(), block_fields(), image_fields()})
+  for (const std::vector<Field<M>>& more : {latent_fields(), gpt_oss_fields(), block_fields(), image_fields()})
     fields.insert(fields.end(), more.begin(), more.end());
   return fields;
 }
@@ -324,7 +326,8 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
-  const bool own_lists = m.model_type == ModelType::athanor;  // where layer_types is an option of its own
+  const bool own_lists = m.model_type == ModelType::athanor || m.model_type == ModelType::gpt_oss;  // layer_types is
+                                                                                                    // an option
   const Dependent dependent = own_lists ? Dependent{} : take_dependent(own);
   read_fields(model_fields(), own, path, m, notices);
   apply_dependent(dependent, path, m);

@@ -130,7 +130,11 @@ std::string option_of_athanor(const ModelConfig& m) {
 
 void validate_options(const ModelConfig& m, std::string_view where) {
   if (m.model_type != ModelType::athanor) {
-    const ModelConfig family = model_defaults(m.model_type);
+    ModelConfig family = model_defaults(m.model_type);
+    if (m.model_type == ModelType::gpt_oss) {
+      family.layer_types = m.layer_types;
+      validate_lists(m, where);
+    }
     const std::string own = differing_option(m, family);
     require(own.empty(), where, ".", own, ": ", name_of(m.model_type), " has ", differing_option(family, m),
             "; set it to that, or use model_type athanor, which accepts any value");

@@ -67,7 +67,9 @@ constexpr std::string_view kSkipped[] = {
     "is_llama_config", "unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "gradient_checkpointing_kwargs",
     "transformers.js_config",
     // how DeepSeek's models were trained and are served
-    "aux_loss_alpha", "seq_aux", "ep_size"};
+    "aux_loss_alpha", "seq_aux", "ep_size",
+    // copies of other keys in OpenAI's files
+    "experts_per_token", "initial_context_length"};
 
 // Keys that ask for something this program cannot do unless they have one of these values.
 enum class Of : uint8_t { all, gpt2, others };
@@ -99,6 +101,7 @@ constexpr OnlyValues kOnly[] = {
     {"activation_function", "\"silu\"", "all families but gpt2, vit and athanor have SwiGLU", Of::others},
     {"hidden_act", "\"silu\"", "all families but gpt2, vit and athanor have SwiGLU", Of::others},
     {"mlp_bias", "false", "feed-forward layers have no bias, but those of gpt2, vit and athanor", Of::others},
+    {"swiglu_alpha", "1.702", "gpt_oss has this factor in its sigmoid"},
     {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
     {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
@@ -114,7 +117,8 @@ constexpr OnlyValues kOnly[] = {
 
 bool has_value(const Json& value, std::string_view allowed) {
   if (value.is_number())
-    return (allowed.starts_with("0") && value.real == 0.0) || (allowed == "1" && value.real == 1.0);
+    return (allowed.starts_with("0") && value.real == 0.0) || (allowed == "1" && value.real == 1.0) ||
+           to_line(value) == allowed;
   const std::string text = to_line(value);
   for (size_t from = 0; from < allowed.size();) {
     const size_t end = std::min(allowed.find(' ', from), allowed.size());
@@ -134,13 +138,15 @@ void drop_quantization(Json& object, const std::string& path) {
     return at && at->is(Json::Kind::string) && at->text == text;
   };
   const bool known =
-      says("quant_method", "fp8") || (says("quant_method", "bitsandbytes") && says("bnb_4bit_quant_type", "nf4")) ||
+      says("quant_method", "fp8") || says("quant_method", "mxfp4") ||
+      (says("quant_method", "bitsandbytes") && says("bnb_4bit_quant_type", "nf4")) ||
       (says("quant_method", "compressed-tensors") &&
        (says("format", "float-quantized") || says("format", "pack-quantized"))) ||
       (says("quant_method", "gptq") && (says("checkpoint_format", "gptq") || !value->find("checkpoint_format")));
   if (!value->is(Json::Kind::null) && !known)
     bad_value(*value, dotted(path, "quantization_config"),
-              "null, \"quant_method\": \"fp8\", bitsandbytes with \"bnb_4bit_quant_type\": \"nf4\", \"gptq\" with "
+              "null, \"quant_method\": \"fp8\" or \"mxfp4\", bitsandbytes with \"bnb_4bit_quant_type\": \"nf4\", "
+              "\"gptq\" with "
               "\"checkpoint_format\": \"gptq\", or compressed-tensors "
               "with \"format\": \"float-quantized\" or \"pack-quantized\" (other weights are plain floats: take the "
               "model from which this one was quantized)");
@@ -191,6 +197,9 @@ constexpr std::pair<ModelType, std::string_view> kDefaults[] = {
         "num_experts_per_tok": 8, "n_shared_experts": 1, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4,
         "first_k_dense_replace": 3, "norm_topk_prob": true, "q_lora_rank": 1536, "kv_lora_rank": 512,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})"},
+    {gpt_oss, R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+        "rope_theta": 150000.0, "num_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128})"},
     {vit, R"({"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
         "norm_eps": 1e-12, "image_size": 224, "patch_size": 16})"},
 };
@@ -361,6 +370,7 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
     default_window(model, path, family, notices);
   if (family == dots1) default_dots1(model);
   if (family == deepseek_v2 || family == deepseek_v3) default_deepseek(model, family);
+  if (family == gpt_oss) default_gpt_oss(model, path, notices);
   default_scaling(model, path);
 }
 

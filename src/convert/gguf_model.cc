@@ -77,6 +77,9 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
+    if (has_biased_experts(m_.model_type))
+      refuse("model_type", cat(name_of(m_.model_type),
+                               " is not supported in GGUF; export with --format hf, which llama.cpp converts"));
     const bool routing = gguf_has_routing_keys(m_.model_type);
     if (routing && m_.n_group > 1 && m_.model_type != ModelType::deepseek_v3)
       refuse("n_group", cat("llama.cpp does not choose groups of experts as ", name_of(m_.model_type), " does"));

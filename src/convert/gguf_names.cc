@@ -71,6 +71,7 @@ const char* gguf_architecture(ModelType type) {
     case ModelType::deepseek_v2:
     case ModelType::deepseek_v3:
       return "deepseek2";
+    case ModelType::gpt_oss:
     case ModelType::athanor:
     case ModelType::vit:
       break;

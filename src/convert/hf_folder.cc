@@ -107,12 +107,16 @@ void require_quantizable(const ModelFolder& model, const HfFolderOptions& option
                        : options.ints       ? "packed integers"
                        : options.nested_nf4 ? "bitsandbytes' NF4"
                                             : nullptr;
+  if (has_biased_experts(family) && options.pruned)
+    throw Error(cat("export: ", options.pruned->flag, ": ", name_of(family),
+                    " keeps the experts of a layer in one tensor, which is not pruned; leave it out"),
+                Exit::usage);
   std::string why;
   if (!format) return;
   if (family == ModelType::gpt2 && !options.nested_nf4)
     why = "its matrices are [in, out], which readers of such weights do not support";
-  else if (has_experts(family) && options.nested_nf4)
-    why = "transformers keeps the experts of a layer in one tensor, which bitsandbytes does not quantize";
+  else if (has_biased_experts(family) || (has_experts(family) && options.nested_nf4))
+    why = "transformers keeps the experts of a layer in one tensor, which readers of such weights do not support";
   else if (reads_images(model.config()))
     why = "no reader supports it";
   if (!why.empty())
@@ -159,6 +163,12 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
     if (!options.fp8 || !weight.linear) {
       const DType own = weight.merged.value_or(weight.dtype);
       const DType dtype = weight.buffer ? own : options.dtype.value_or(own);
+      const FusedPart part =
+          has_biased_experts(model.config().model_type) ? fused_part(weight.name, weight.shape) : FusedPart{};
+      if (!part.tensor.empty()) {
+        if (part.expert == 0 && part.first == 0) tensors.push_back(fused_tensor(model, weight.name, dtype));
+        continue;
+      }
       tensors.push_back(options.pruned && weight.linear ? pruned(model, weight, dtype, *options.pruned)
                                                         : converted(model, weight, dtype));
       continue;

@@ -179,6 +179,8 @@ std::set<std::string> stored_names(const ModelFolder::Weight& w) {
     for (const Nf4Part& part : nf4_parts(w.name, {w.shape.numel(), w.nf4->nested})) names.insert(part.name);
   } else if (w.ints) {
     names = {packed_name(w.name), packed_scale_name(w.name), packed_shape_name(w.name)};
+  } else if (w.fused) {
+    for (const std::string& name : fused_names(*w.fused)) names.insert(name);
   } else {
     names.insert(w.name);
     if (w.fp8) names.insert(scale_name(w.name, *w.fp8));
@@ -311,6 +313,8 @@ ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shap
                 Exit::usage);
   if (files_ && !has(name) && has(packed_name(name))) return packed(name, shape);
   if (files_ && !has(name) && has(gptq_name(name, GptqTensor::qweight))) return gptq(name, shape);
+  if (!has(name) && has_biased_experts(config_.model_type))
+    if (Weight fused = fused_weight(name, shape); !fused.name.empty()) return fused;
   if (!has(name))
     throw Error(cat(path_, ": has no tensor ", name, ", which its config.json needs (", name_of(config_.model_type),
                     ", ", config_.num_hidden_layers, " layers, tie_word_embeddings ",
@@ -468,6 +472,7 @@ void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, st
     const auto part = std::as_bytes(std::span(gptq_matrix_values(w)).subspan(size_t(begin), size_t(end - begin)));
     return out.assign(part.begin(), part.end());
   }
+  if (w.fused) return read_fused(w, begin, end, out);
   if (w.nf4) return read_nf4(w, begin, end, out);
   if (w.ints) return read_packed(w, begin, end, out);
   if (has_average_minus_weight(w.name)) return read_sum(w.name, begin, end, out);
@@ -567,6 +572,7 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run, const s
   same("mlp_only_layers", list_of(have.mlp_only_layers), list_of(run.mlp_only_layers));
   same("decoder_sparse_step", have.decoder_sparse_step, run.decoder_sparse_step);
   same("shared_expert_intermediate_size", have.shared_expert_intermediate_size, run.shared_expert_intermediate_size);
+  same("swiglu_limit", have.swiglu_limit, run.swiglu_limit);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
   if (const std::string option = differing_option(have, run); !option.empty())

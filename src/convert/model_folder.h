@@ -16,6 +16,7 @@
 #include "config/model_config.h"
 #include "convert/adapter_folder.h"
 #include "convert/folder_links.h"
+#include "convert/fused_experts.h"
 #include "convert/int_weights.h"
 #include "convert/low_precision.h"
 #include "convert/nf4_file.h"
@@ -54,10 +55,11 @@ class ModelFolder {
     std::string name;  // name in transformers
     DType dtype;       // f32, bf16 or f16
     Shape shape;
-    std::optional<Fp8Blocks> fp8 = {};   // stored in FP8 with scales for these blocks; read as f32
-    std::optional<IntGroups> ints = {};  // stored as packed integers; read as f32
-    int gptq_bits = 0;                   // if > 0, stored in GPTQ's format with this number of bits; read as f32
-    std::optional<Nf4State> nf4 = {};    // stored in NF4; read as f32
+    std::optional<Fp8Blocks> fp8 = {};    // stored in FP8 with scales for these blocks; read as f32
+    std::optional<IntGroups> ints = {};   // stored as packed integers; read as f32
+    int gptq_bits = 0;                    // if > 0, stored in GPTQ's format with this number of bits; read as f32
+    std::optional<Nf4State> nf4 = {};     // stored in NF4; read as f32
+    std::optional<FusedPart> fused = {};  // stored in a tensor of all experts
     Role role = Role::matrix;
     bool linear = false;  // is_linear_or_expert() of its parameter
     bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
@@ -119,6 +121,8 @@ class ModelFolder {
   Weight with_scales(const std::string& name, const Shape&);
   Weight packed(const std::string& name, const Shape&);
   Weight gptq(const std::string& name, const Shape&);
+  Weight fused_weight(const std::string& name, const Shape&);  // without a name if there is none
+  void read_fused(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   const std::vector<float>& gptq_matrix_values(const Weight&) const;
   void read_packed(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void check_tied_head(const Weight& table);
@@ -163,6 +167,9 @@ class ModelFolder {
   // Cache: one whole GPTQ matrix, or GPT-2 NF4 matrix, dequantized and transposed.
   mutable std::string unpacked_name_;
   mutable std::vector<float> unpacked_;
+  // Cache: one whole expert of a fused tensor.
+  mutable std::string fused_name_;
+  mutable std::vector<std::byte> fused_;
   // Cache: the NF4 matrix read last. packed: set only if it was quantized here.
   struct Nf4Cache {
     std::string name;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "checkpoint/safetensors_writer.h"
 #include "convert/floats.h"
+#include "convert/model_folder.h"
 #include "convert/new_folder.h"
 #include "model/adapters.h"
 

@@ -4,7 +4,7 @@
 // so has dots1 [rednote 2025], routed as in DeepSeek-V3. dots1 and Qwen2-MoE have shared experts, those of Qwen2-MoE
 // with a gate; these two and Qwen3-MoE may have dense layers. The family athanor can combine the other options, and
 // some options of published speed runs, freely. DeepSeek-V2 and V3 have such experts, too, and multi-head latent
-// attention (nn/latent_attention.h).
+// attention (nn/latent_attention.h). GPT-OSS has attention sinks, and biases of attention, routers and experts.
 #include "model/families.h"
 #include "nn/latent_attention.h"
 
@@ -239,8 +239,7 @@ class Llama final : public Model {
     declare_values(w, a, u, l);
     if (m.attention_gate_channels > 0)
       w.attention_gate.w = gate(a + "gate", u, m.num_attention_heads, m.attention_gate_channels);
-    if (m.attention_bias && m.model_type == ModelType::athanor)
-      w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
+    if (has_output_bias(m)) w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
   }
 
   // Latent vectors and their norms are whole on tensor-parallel ranks, which have parts of the heads.
@@ -347,7 +346,7 @@ class Llama final : public Model {
 
   Moe declare_experts(const std::string& block, int unit) {
     const ModelConfig& m = config_;
-    const bool mixtral = m.model_type == ModelType::mixtral;
+    const bool mixtral = m.model_type == ModelType::mixtral, biased = has_biased_experts(m.model_type);
     const int64_t c = m.hidden_size, f = m.moe_intermediate_size, e = m.num_experts;
     const std::string p = block + (mixtral ? "block_sparse_moe." : "mlp.");
     std::vector<std::pair<std::string, Shape>> gates_and_ups, downs;
@@ -361,7 +360,8 @@ class Llama final : public Model {
                            float std) {
       return matrix(p + name, unit, parts, std, {}, false, PartialGradient::of_rows);
     };
-    Moe layer{.router = whole("gate", {{p + "gate.weight", {e, c}}}, init_std()),
+    const std::string router = p + (biased ? "router" : "gate");
+    Moe layer{.router = whole("gate", {{router + ".weight", {e, c}}}, init_std()),
               .bias = {},
               .row = 0,
               .gate_up = whole("experts.gate_up", gates_and_ups, init_std()),
@@ -379,7 +379,26 @@ class Llama final : public Model {
     params_.belongs_to_router(layer.router);
     params_.belongs_to_experts(layer.gate_up, layer.experts, layer.chosen);
     params_.belongs_to_experts(layer.down, layer.experts, layer.chosen);
+    if (biased) declare_expert_biases(layer, p, unit);
     return layer;
+  }
+
+  void declare_expert_biases(Moe& layer, const std::string& p, int unit) {
+    const int64_t c = config_.hidden_size, f = config_.moe_intermediate_size;
+    std::vector<std::pair<std::string, int64_t>> gates_and_ups, downs;
+    for (int64_t i = 0; i < layer.experts; ++i) {
+      const std::string expert = cat(p, "experts.", i, ".");
+      gates_and_ups.push_back({expert + "gate_proj.bias", f});
+      gates_and_ups.push_back({expert + "up_proj.bias", f});
+      downs.push_back({expert + "down_proj.bias", c});
+    }
+    constexpr PartialGradient kRows = PartialGradient::of_rows;
+    layer.router_b = vector(p + "router.b", unit, {{p + "router.bias", layer.experts}}, 0, {}, kRows);
+    layer.gate_up_b = vector(p + "experts.gate_up.b", unit, gates_and_ups, 0, {}, kRows);
+    layer.down_b = vector(p + "experts.down.b", unit, downs, 0, {}, kRows);
+    params_.belongs_to_experts(layer.gate_up_b, layer.experts, layer.chosen);
+    params_.belongs_to_experts(layer.down_b, layer.experts, layer.chosen);
+    layer.limit = float(config_.swiglu_limit);
   }
 
   Norm norm(const std::string& name, int unit, float gain = 1) {

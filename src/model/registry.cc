@@ -20,6 +20,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::dots1:
     case ModelType::deepseek_v2:
     case ModelType::deepseek_v3:
+    case ModelType::gpt_oss:
     case ModelType::athanor:
       model = make_llama(config);
       break;

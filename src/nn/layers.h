@@ -72,6 +72,9 @@ struct Moe {
   int64_t chosen;  // experts per token
   RouterRule rule;
   float balance = 0, z = 0;  // weights of the router's own losses (RouteBwd)
+  // Of GPT-OSS, optional: [E], [E 2F] and [E C], and the limit of ClampedGluFwd instead of SwiGLU.
+  Param router_b = {}, gate_up_b = {}, down_b = {};
+  float limit = 0;
 };
 // [N, C] -> [N, C], added to residual or, if `shared` is given, to shared(residual), which adds the shared experts.
 // These compute while rows are exchanged with other ranks.

@@ -65,6 +65,15 @@ int64_t drop_choices(Ctx& c, const Moe& layer, Routes& r, const Buffer& weights)
   return drop.sequences() * drop.capacity;
 }
 
+// The bias in the dtype of logits, which GEMMs on GPUs need.
+Buffer f32_bias(Net n, Param bias) {
+  if (!bias) return {};
+  const Tensor value = n.params.value(bias);
+  Buffer wide = n.c.alloc("moe.router bias", DType::f32, value.shape);
+  n.c.run(Cast{.y = wide.t, .x = value});
+  return wide;
+}
+
 Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
   Ctx& c = n.c;
   const int64_t tokens = x.rows(), k = layer.chosen;
@@ -74,7 +83,13 @@ Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
            .rows = {},
            .gradients = {}};
   Buffer weights = c.alloc("moe.weights", DType::f32, {tokens, k});
-  c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
+  const Buffer router_bias = f32_bias(n, layer.router_b);
+  c.run(Gemm{.d = r.logits.t,
+             .a = x,
+             .b = n.params.value(layer.router),
+             .bias = router_bias ? router_bias.t : Tensor{},
+             .tb = true,
+             .tf32 = c.recipe.tf32});
   Tensor bias;
   if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
   c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
@@ -100,6 +115,54 @@ void run_weight_gradient(Net n, const Routes& r, Param w, Tensor dy, Tensor x) {
   n.c.run(grouped_gemm(n, r, Grouped::weight_gradient, n.params.grad(w), dy, x));
 }
 bool is_frozen(Net n, Param p) { return n.params.spec(p).frozen; }
+
+// Adds the experts' biases, if there are any, to their rows; weighted: times the router's weights.
+void add_biases(Net n, const Routes& r, Tensor rows, Param bias, bool weighted) {
+  if (!bias) return;
+  const ExpertRows& e = r.rows;
+  n.c.run(AddExpertBias{.x = rows,
+                        .bias = n.params.value(bias).view({e.offsets.t.numel() - 1, rows.cols()}),
+                        .offsets = e.offsets.t,
+                        .weights = weighted ? e.slot_weights() : Tensor{},
+                        .slots = weighted ? e.slots.t : Tensor{}});
+}
+// Adds to the gradients of the biases unless they are frozen, and of the router's weights if dweights is given.
+void run_bias_gradients(Net n, const Routes& r, Tensor dy, Param bias, Tensor dweights) {
+  if (!bias || (is_frozen(n, bias) && !dweights)) return;
+  const ExpertRows& e = r.rows;
+  const Shape shape{e.offsets.t.numel() - 1, dy.cols()};
+  n.c.run(AddExpertBiasBwd{.dbias = is_frozen(n, bias) ? Tensor{} : n.params.grad(bias).view(shape),
+                           .dweights = dweights,
+                           .dx = dy,
+                           .bias = n.params.value(bias).view(shape),
+                           .offsets = e.offsets.t,
+                           .weights = dweights ? e.slot_weights() : Tensor{},
+                           .slots = dweights ? e.slots.t : Tensor{}});
+}
+
+void run_activation(Net n, const Moe& layer, const Routes& r, Tensor y, Tensor gu) {
+  const Tensor weights = r.rows.slot_weights(), slots = r.rows.slots.t;
+  if (layer.limit > 0)
+    n.c.run(ClampedGluFwd{.y = y, .gu = gu, .weights = weights, .slots = slots, .limit = layer.limit});
+  else
+    n.c.run(WeightedSwigluFwd{.y = y, .gu = gu, .weights = weights, .slots = slots});
+}
+// In place: replaces gu by its gradient, and dy by the recomputed y.
+void run_activation_gradient(Net n, const Moe& layer, const Routes& r, Tensor gu, Tensor dy, Tensor dweights) {
+  const Tensor weights = r.rows.slot_weights(), slots = r.rows.slots.t;
+  if (layer.limit > 0)
+    n.c.run(ClampedGluBwd{.dgu = gu,
+                          .dweights = dweights,
+                          .y = dy,
+                          .dy = dy,
+                          .gu = gu,
+                          .weights = weights,
+                          .slots = slots,
+                          .limit = layer.limit});
+  else
+    n.c.run(WeightedSwigluBwd{
+        .dgu = gu, .dweights = dweights, .y = dy, .dy = dy, .gu = gu, .weights = weights, .slots = slots});
+}
 
 // Loads of experts over the micro-batches of this step whose backward has begun, on all ranks; empty unless these are
 // balanced together.
@@ -156,6 +219,8 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
   const bool tf32 = c.recipe.tf32;
   if (!is_frozen(n, layer.router))
     c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
+  if (layer.router_b && !is_frozen(n, layer.router_b))
+    c.run(ColumnSum{.out = n.params.grad(layer.router_b), .x = dlogits.t});
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
 }
 
@@ -168,15 +233,11 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer 
     const Buffer dy = at_experts(c, r.rows, std::move(r.gradients), "moe.dy");
     Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
     run_experts(n, r, Grouped::input_gradient, hidden.t, dy.t, layer.down);
-    c.run(WeightedSwigluBwd{.dgu = gate_up.t,
-                            .dweights = dweights.t,
-                            .y = hidden.t,
-                            .dy = hidden.t,
-                            .gu = gate_up.t,
-                            .weights = r.rows.slot_weights(),
-                            .slots = r.rows.slots.t});
+    run_activation_gradient(n, layer, r, gate_up.t, hidden.t, dweights.t);
+    run_bias_gradients(n, r, dy.t, layer.down_b, dweights.t);
     if (!is_frozen(n, layer.down)) run_weight_gradient(n, r, layer.down, dy.t, hidden.t);
   }
+  run_bias_gradients(n, r, gate_up.t, layer.gate_up_b, {});
   if (!is_frozen(n, layer.gate_up)) {
     const Buffer rows = to_experts(c, r.rows, x.t, "moe.x again");
     run_weight_gradient(n, r, layer.gate_up, gate_up.t, rows.t);
@@ -215,21 +276,22 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
     const Buffer weights = n.params.gemm_value(c, layer.gate_up);
     GroupedGemm up = grouped_gemm(n, *r, Grouped::forward, gate_up.t, sorted.t, weights.t);
     up.h = {nullptr, x.t().dtype, {rows, f}}, up.weights = r->rows.slot_weights(), up.slots = r->rows.slots.t;
-    if (c.ops.fuses(up)) {
+    if (layer.limit == 0 && c.ops.fuses(up)) {
       hidden = c.alloc("moe.h", up.h.shape);
       up.h = hidden.t;
     } else {
       up.h = up.weights = up.slots = {};
     }
     c.run(up);
+    add_biases(n, *r, gate_up.t, layer.gate_up_b, false);
   }
   Buffer y = c.alloc("moe.y", {rows, x.t().cols()});
   if (!hidden) {
     hidden = c.alloc("moe.h", {rows, f});
-    c.run(
-        WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r->rows.slot_weights(), .slots = r->rows.slots.t});
+    run_activation(n, layer, *r, hidden.t, gate_up.t);
   }
   run_experts(n, *r, Grouped::forward, y.t, hidden.t, layer.down);
+  add_biases(n, *r, y.t, layer.down_b, true);
   hidden = {};
   c.record("moe", [&params = n.params, layer, number, block, r, gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot()](Ctx& cc) mutable {

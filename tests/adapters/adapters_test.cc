@@ -69,7 +69,7 @@ TEST(Adapters, GradientsMatchTheMergedDenseWeight) {
 TEST(Adapters, GradientsMatchTheMergedDenseWeightBetweenExperts) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::mixtral, ModelType::qwen2_moe, ModelType::qwen3_moe, ModelType::olmoe,
-                               ModelType::dots1, ModelType::deepseek_v2})
+                               ModelType::dots1, ModelType::deepseek_v2, ModelType::gpt_oss})
     for (const G recompute : {G::none, G::full}) expect_gradients_of_dense(type, recompute, {.rank = 3, .alpha = 6});
   expect_gradients_of_dense(ModelType::dots1, G::selective, {.rank = 2, .targets = {"gate_proj", "o_proj"}});
 }

@@ -72,8 +72,8 @@ TEST(AdaptersOfStages, RecomputationChangesNoBit) {
 
 // Meshes of tensor-parallel ranks, with more ranks than key heads, and with stages and context-parallel ranks.
 TEST(AdaptersOfTensorRanks, LossesMatchOneRank) {
-  for (const ModelType type :
-       {ModelType::llama, ModelType::gpt2, ModelType::dots1, ModelType::deepseek_v3, ModelType::athanor})
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::dots1, ModelType::deepseek_v3,
+                               ModelType::gpt_oss, ModelType::athanor})
     for (const LoraVariant variant : {LoraVariant::lora, LoraVariant::dora}) {
       ranks::Setting s{.type = type, .lora = 3, .variant = variant, .dropout = 0.2, .eps = 1e-5, .length = 8};
       s.lr = 1e-2, s.bare_end = type == ModelType::athanor;

@@ -34,6 +34,7 @@ const std::map<std::string, int64_t> kParameters = {
     {"mixtral-8x7b", 46702792704},
     {"qwen3-30b-a3b", 30532122624},
     {"moonlight-16b-a3b", 15960108544},
+    {"gpt-oss-20b", 20914757184},
     // 12 layers of 12 x 768^2, embedding and head of 32768 x 768, two scalars per layer; the same of 24 layers of 1536
     {"recipes/nanochat-d12", 135266328},
     {"recipes/nanochat-d24", 780140592},

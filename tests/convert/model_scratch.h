@@ -28,6 +28,7 @@ class ModelScratch : public Scratch {
       m.num_key_value_heads = 2, m.q_lora_rank = 9, m.kv_lora_rank = 7;
       m.qk_nope_head_dim = 6, m.qk_rope_head_dim = 4, m.v_head_dim = 5;
     }
+    if (type == ModelType::gpt_oss) m.sliding_window = 5;
     complete(m);
     validate(m);
     return m;

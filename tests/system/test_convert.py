@@ -22,7 +22,7 @@ def tensors_of(folder):
 class FolderTest(SystemTest):
     def test_import_and_export_are_bit_exact(self):
         for name in ("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
-                     "dots1", "deepseek_v3"):
+                     "dots1", "deepseek_v3", "gpt_oss"):
             self.run_program("import", GOLDEN / name, f"{name}-in")
             self.run_program("checkpoint", "verify", f"{name}-in")
             self.run_program("export", f"{name}-in", f"{name}-out", "--max-shard-size", "20KB")

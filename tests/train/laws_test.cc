@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{ModelType::mistral, "fp32", DType::f32}, Case{ModelType::mixtral, "fp32", DType::f32},
                       Case{ModelType::qwen3_moe, "bf16", DType::i16}, Case{ModelType::olmoe, "fp16", DType::f32},
                       Case{ModelType::dots1, "bf16", DType::bf16}, Case{ModelType::qwen2_moe, "bf16", DType::f32},
-                      Case{ModelType::deepseek_v3, "bf16", DType::i16},
+                      Case{ModelType::deepseek_v3, "bf16", DType::i16}, Case{ModelType::gpt_oss, "bf16", DType::f32},
                       Case{ModelType::gpt2, "bf16", DType::f32, DType::bf16},
                       Case{ModelType::qwen3, "bf16", DType::i16, DType::bf16}),
     [](const auto& which) {

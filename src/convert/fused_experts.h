@@ -1,0 +1,46 @@
+// Experts as transformers' GPT-OSS stores them: one tensor for all experts of a layer, where this program has tensors
+// of each expert ("PREFIX.experts.E.gate_proj.weight" [F, C], ".bias" [F], and up_proj and down_proj). With N outputs,
+// those of gate and up in turn, and K inputs:
+//   PREFIX.experts.gate_up_proj [E, K, N], gate_up_proj_bias [E, N]; the same of down_proj
+//   PREFIX.experts.gate_up_proj_blocks u8 [E, N, K / 32, 16], gate_up_proj_scales u8 [E, N, K / 32]   MXFP4: E2M1
+//   values,
+//     two in a byte, the first in the low half, and the E8M0 scale of 32 [OCP Microscaling Formats 1.0]
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors_writer.h"
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+class ModelFolder;
+
+// Where the values of one expert's matrix or bias are.
+struct FusedPart {
+  std::string tensor;  // without "_blocks"
+  int64_t expert = 0;
+  int64_t outputs = 0, inputs = 0;  // N, K; K is 1 for a bias
+  int64_t first = 0, step = 1;      // outputs of the part: first, first + step, ...
+  bool mxfp4 = false;
+
+  int64_t values() const { return outputs * inputs; }  // of an expert
+};
+// The part that has the weight of this name and shape if it belongs to an expert; else its `tensor` is empty.
+FusedPart fused_part(const std::string& name, const Shape& shape);
+Shape fused_shape(const FusedPart&, int64_t experts);
+// Names of the tensors of a file that have the part.
+std::vector<std::string> fused_names(const FusedPart&);
+
+// The values of an expert's tensor [K, N] of this many bytes per element as [N, K], first the outputs 0, step, 2 step,
+// ..., then those from 1 on.
+std::vector<std::byte> outputs_in_parts(std::span<const std::byte> stored, const FusedPart&, int64_t element_bytes);
+// The same of MXFP4, as bf16, which represents all its values.
+std::vector<std::byte> mxfp4_in_parts(std::span<const std::byte> blocks, std::span<const std::byte> scales,
+                                      const FusedPart&);
+
+// The tensors of all experts that a file of transformers has, from the weights of the first one: gate and down.
+TensorData fused_tensor(const ModelFolder&, const std::string& first, DType);
+
+}  // namespace athanor
