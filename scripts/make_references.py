@@ -131,6 +131,15 @@ CASES = {
             tie_word_embeddings=False, rope_parameters=dict(rope_type="yarn", rope_theta=100.0, factor=4.0,
                                                             original_max_position_embeddings=16, beta_fast=2.0,
                                                             beta_slow=0.5, mscale=1.0, mscale_all_dim=0.7))),
+    "gpt_oss": dict(
+        seed=1045, batch=2, time=16, norm_gain=0.2,
+        config=transformers.GptOssConfig(
+            vocab_size=71, hidden_size=24, intermediate_size=14, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=10, max_position_embeddings=64, rms_norm_eps=1e-5, sliding_window=5,
+            num_local_experts=5, num_experts_per_tok=2, swiglu_limit=3.1, router_aux_loss_coef=0.0, bos_token_id=1,
+            eos_token_id=2, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=16,
+                                 beta_fast=2.0, beta_slow=0.5, truncate=False))),
 }
 
 
@@ -140,12 +149,13 @@ def rms_norm(self, x):
 
 def rotary_angles(self, x, position_ids):
     angles = position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)  # [B, T, D/2]
-    angles = torch.cat((angles, angles), dim=-1)
+    if type(self).__name__ != "GptOssRotaryEmbedding":
+        angles = torch.cat((angles, angles), dim=-1)
     return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
 def route(self, x):
-    logits = F.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    logits = F.linear(x.reshape(-1, self.hidden_dim), self.weight, getattr(self, "bias", None))
     ordered = logits.detach().sort(descending=True).values
     self.gap = (ordered[:, self.top_k - 1] - ordered[:, self.top_k]).min().item()
     weights, chosen = torch.topk(torch.softmax(logits, dim=-1), self.top_k, dim=-1)
@@ -172,11 +182,23 @@ def route_by_sigmoids(self, x):
     return logits, weights * self.routed_scaling_factor, chosen
 
 
+def gpt_oss_experts(name, all_experts):
+    """Matrices and biases of single experts; outputs of gate and up take turns in the tensor of all of them."""
+    prefix, fused = name.rsplit(".", 1)
+    kind = "bias" if fused.endswith("_bias") else "weight"
+    parts = (("gate_proj", 0, 2), ("up_proj", 1, 2)) if fused.startswith("gate_up") else (("down_proj", 0, 1),)
+    return {f"{prefix}.{i}.{part}.{kind}": t[..., first::step].T.contiguous() if kind == "weight" else t[first::step]
+            for i, t in enumerate(all_experts) for part, first, step in parts}
+
+
 def as_stored(config, tensors):
     """Tensors under the names of files, where each expert has tensors of its own."""
     mixtral = config.model_type == "mixtral"
     out = {}
     for name, t in tensors.items():
+        if config.model_type == "gpt_oss" and ".experts." in name:
+            out.update(gpt_oss_experts(name, t))
+            continue
         if mixtral:
             name = name.replace(".mlp.", ".block_sparse_moe.")
         if name.endswith(".experts.gate_up_proj"):
@@ -207,11 +229,15 @@ def in_float64(model):
     return model
 
 
+def attention(config):
+    return "eager" if config.model_type == "gpt_oss" else "sdpa"  # sinks
+
+
 def make_model(case):
     """A float32 model with random weights: none is 0 or 1, and attention is far from uniform."""
     torch.manual_seed(case["seed"])
     model = transformers.AutoModelForCausalLM.from_config(
-        case["config"], attn_implementation="sdpa", experts_implementation="eager").eval()
+        case["config"], attn_implementation=attention(case["config"]), experts_implementation="eager").eval()
     generator = torch.Generator().manual_seed(case["seed"])
     last_norm = {id(p) for name, p in model.named_parameters() if name.split(".")[-2] in ("norm", "ln_f")}
     with torch.no_grad():
@@ -272,13 +298,17 @@ def packed_rows(case):
 
 def forward(model, tokens, targets, document, position):
     mask = causal_mask(document, getattr(model.config, "sliding_window", None))
+    if model.config.model_type == "gpt_oss":
+        terms = lambda seen: torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+        mask = {"sliding_attention": terms(mask), "full_attention": terms(causal_mask(document, None))}
     logits = model(input_ids=tokens, attention_mask=mask, position_ids=position, use_cache=False).logits
     return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def make_optimizer(model):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
+    decays = lambda name, p: p.dim() >= 2 and not name.endswith("bias")  # gpt_oss's biases of all experts are [E, N]
+    decayed = [p for name, p in model.named_parameters() if decays(name, p)]
+    plain = [p for name, p in model.named_parameters() if not decays(name, p)]
     return torch.optim.AdamW(
         [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=plain, weight_decay=0.0)], lr=LEARNING_RATE,
         betas=BETAS, eps=EPS, foreach=False)

@@ -62,7 +62,7 @@ LAWS_LEFT_OUT = ("gpt2_tf32_f32", "gpt2_bf16_f32", "gpt2_bf16_bf16", "gpt2_fp16_
                  "qwen3_bf16_f32", "qwen2_fp16_f32", "mistral_fp32_f32", "mixtral_fp32_f32", "qwen2_moe_bf16_f32",
                  "qwen3_moe_bf16_i16", "qwen3_bf16_i16_gradients_bf16")
 STEPS_LEFT_OUT = ("llama", "llama3", "qwen2", "mistral", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
-                  "deepseek_v3", "nanochat", "gated", "sinks")
+                  "deepseek_v3", "gpt_oss", "nanochat", "gated", "sinks")
 EMULATED_LEFT_OUT = {"train_emulated": ":".join([f"Families/Laws.*/{case}" for case in LAWS_LEFT_OUT] +
                                                 [f"Golden/Parity.TenStepsMatchPyTorch/{case}"
                                                  for case in STEPS_LEFT_OUT])}

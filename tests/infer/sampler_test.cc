@@ -99,8 +99,9 @@ TEST_P(CachedLogits, AreSoftCapped) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
-                                           "qwen2_moe", "qwen3_moe", "olmoe", "dots1", "deepseek_v3", "nanochat",
-                                           "speedrun", "gated", "gates", "values", "sinks", "after", "both"),
+                                           "qwen2_moe", "qwen3_moe", "olmoe", "dots1", "deepseek_v3", "gpt_oss",
+                                           "nanochat", "speedrun", "gated", "gates", "values", "sinks", "after",
+                                           "both"),
                          [](const auto& test) { return std::string(test.param); });
 
 // A prompt that fills all positions of the model is processed in several chunks, the last of which is padded.
