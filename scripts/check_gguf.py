@@ -159,14 +159,22 @@ def model(folder, rows_of, kind, seed, hidden=256, inner=512, layers=9, heads=4,
                     projections += (("q_proj", queries, hidden),)
             for name, rows, columns in projections:
                 matrix(p + "self_attn." + name, rows, columns)
-                if kind in ("qwen2", "qwen2_moe") and name != "o_proj":
+                if kind == "gpt_oss" or (kind in ("qwen2", "qwen2_moe") and name != "o_proj"):
                     vector(p + "self_attn." + name + ".bias", rows)
             if kind in ("qwen3", "qwen3_moe", "dots1"):
                 vector(p + "self_attn.q_norm.weight", width), vector(p + "self_attn.k_norm.weight", width)
             if kind == "olmoe":
                 vector(p + "self_attn.q_norm.weight", hidden), vector(p + "self_attn.k_norm.weight", kv * width)
             dense = "mlp."
-            if experts and i >= more.get("first_k_dense_replace", 0):
+            if kind == "gpt_oss":
+                dense = None
+                vector(p + "self_attn.sinks", heads)
+                matrix(p + "mlp.router", experts, hidden), vector(p + "mlp.router.bias", experts)
+                for name, inputs, outputs in (("gate_up_proj", hidden, 2 * inner), ("down_proj", inner, hidden)):
+                    columns = rows_of(random, (experts * outputs, inputs)).reshape(experts, outputs, inputs)
+                    tensors[f"{p}mlp.experts.{name}"] = numpy.ascontiguousarray(columns.transpose(0, 2, 1))
+                    tensors[f"{p}mlp.experts.{name}_bias"] = plain(random, (experts, outputs))
+            elif experts and i >= more.get("first_k_dense_replace", 0):
                 mixtral = kind == "mixtral"
                 dense = ("mlp.shared_experts." if "n_shared_experts" in more else
                          "mlp.shared_expert." if kind == "qwen2_moe" else None)
@@ -218,6 +226,8 @@ CASES = {
                     "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
                     "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "mscale": 1.0,
                                      "mscale_all_dim": 1.0}},
+    "gpt_oss": {"kind": "gpt_oss", "experts": 6, "inner": 256, "layers": 5, "num_local_experts": 6, "num_experts_per_tok": 2,
+                "sliding_window": 8, "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16}},
     "deepseek_v2": {"kind": "deepseek_v2", "experts": 6, "inner": 256, "layers": 27, "n_routed_experts": 6, "num_experts_per_tok": 2,
                     "moe_intermediate_size": 256, "n_shared_experts": 1, "first_k_dense_replace": 1, "topk_method": "greedy",
                     "routed_scaling_factor": 1.0, "norm_topk_prob": False, "q_lora_rank": None, "kv_lora_rank": 256,

@@ -77,9 +77,6 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
-    if (has_biased_experts(m_.model_type))
-      refuse("model_type", cat(name_of(m_.model_type),
-                               " is not supported in GGUF; export with --format hf, which llama.cpp converts"));
     const bool routing = gguf_has_routing_keys(m_.model_type);
     if (routing && m_.n_group > 1 && m_.model_type != ModelType::deepseek_v3)
       refuse("n_group", cat("llama.cpp does not choose groups of experts as ", name_of(m_.model_type), " does"));
@@ -99,12 +96,15 @@ class GgufModelWriter {
     if (has_experts(m_.model_type) && !routing && m_.norm_topk_prob != gguf_divides_weights(m_.model_type))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));
+    if (m_.model_type == ModelType::gpt_oss) refuse_gpt_oss();
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
       refuse("rope_scaling llama3", cat("llama.cpp supports it only for llama, not for ", arch_));
     if (r.rope_type != RopeType::yarn) return;
     if (!has_latent_attention(m_.model_type) && attention_factor(r) != attention_factor(usual))
       refuse("rope_scaling.attention_factor", "llama.cpp computes it from the factor");
+    if (m_.model_type == ModelType::gpt_oss && !r.truncate)
+      return log::warn("gguf: llama.cpp rounds the bounds of YaRN's blend, which rope_scaling.truncate false does not");
     if (!r.truncate) refuse("rope_scaling.truncate", "llama.cpp rounds the bounds of the blend");
   }
 
@@ -121,6 +121,15 @@ class GgufModelWriter {
              cat("llama.cpp's deepseek2 needs mscale equal to mscale_all_dim, above 0, and no "
                  "attention_factor; got mscale ",
                  r.mscale, ", mscale_all_dim ", r.mscale_all_dim, ", attention_factor ", r.attention_factor));
+  }
+
+  void refuse_gpt_oss() const {
+    if (m_.swiglu_limit != 7) refuse("swiglu_limit", cat("llama.cpp has 7, got ", m_.swiglu_limit));
+    ModelConfig usual = m_;
+    usual.layer_types.clear();
+    complete(usual);
+    if (m_.layer_types != usual.layer_types)
+      refuse("layer_types", "llama.cpp's gpt-oss has sliding_attention and full_attention in turn");
   }
 
   void add_metadata() {
@@ -154,6 +163,7 @@ class GgufModelWriter {
       file_.set(key("expert_group_used_count"), uint32_t(m_.topk_group));
     }
     if (has_latent_attention(m_.model_type)) return add_latent_attention();
+    if (m_.model_type == ModelType::gpt_oss) file_.set(key("attention.sliding_window"), uint32_t(gpt_oss_window()));
     file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
     file_.set(key("attention.key_length"), uint32_t(m_.head_dim));
     file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
@@ -179,11 +189,16 @@ class GgufModelWriter {
   // llama.cpp has no sliding window for these architectures, so the context is limited to the window, within which full
   // attention is equivalent.
   int64_t context_length() const {
-    if (m_.sliding_window == 0 || m_.sliding_window >= m_.max_position_embeddings) return m_.max_position_embeddings;
+    if (m_.model_type == ModelType::gpt_oss || m_.sliding_window == 0 ||
+        m_.sliding_window >= m_.max_position_embeddings)
+      return m_.max_position_embeddings;
     log::warn("gguf: llama.cpp has no sliding window for ", arch_, ": the file's context ends with the window, ",
               m_.sliding_window, " of ", m_.max_position_embeddings, " tokens");
     return m_.sliding_window;
   }
+
+  // llama.cpp needs one; a window as long as the context is full attention.
+  int64_t gpt_oss_window() const { return m_.sliding_window > 0 ? m_.sliding_window : m_.max_position_embeddings; }
 
   void add_rope() {
     if (m_.model_type == ModelType::gpt2) return;
@@ -216,8 +231,8 @@ class GgufModelWriter {
 
   void add(const ModelFolder::Weight& w) {
     const GgufLayout layout = gguf_layout(m_, w);
-    if (!layout.transposed) return add_rows(gguf_name(w.name), {&w}, layout);
-    const std::string name = gguf_name(w.name);
+    if (!layout.transposed) return add_rows(gguf_name(w.name, arch_), {&w}, layout);
+    const std::string name = gguf_name(w.name, arch_);
     const GgmlType type = type_of(w, name, layout.shape);
     file_.add({.name = name, .type = type, .shape = layout.shape, .make = [=, this, &w](const ByteSink& sink) {
                  emit(type, w, layout.shape.back(), transposed(floats(w, 0, w.shape[0]), w.shape[0]), sink);
@@ -276,7 +291,8 @@ class GgufModelWriter {
 
   GgmlType type_of(const ModelFolder::Weight& w, const std::string& name, const std::vector<int64_t>& shape) {
     const bool router = name.ends_with("ffn_gate_inp.weight");
-    if (shape.size() == 1 || router || w.name == "transformer.wpe.weight") return GgmlType::f32;
+    if (shape.size() == 1 || router || name.ends_with(".bias") || w.name == "transformer.wpe.weight")
+      return GgmlType::f32;
     const GgufMixture& mix = options_.mixture;
     const int64_t block = ggml_info(mix.type).block;
     const GgmlType type = matrix_type(mix, m_, name, shape.back(), !options_.importance.empty());

@@ -34,6 +34,7 @@ const std::map<std::string, std::string>& block_names() {
       {"mlp.up_proj", "ffn_up"},
       {"mlp.down_proj", "ffn_down"},
       {"mlp.gate", "ffn_gate_inp"},
+      {"mlp.router", "ffn_gate_inp"},
       {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
       {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
       {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
@@ -72,6 +73,7 @@ const char* gguf_architecture(ModelType type) {
     case ModelType::deepseek_v3:
       return "deepseek2";
     case ModelType::gpt_oss:
+      return "gpt-oss";
     case ModelType::athanor:
     case ModelType::vit:
       break;
@@ -79,23 +81,27 @@ const char* gguf_architecture(ModelType type) {
   return "";
 }
 
-std::string gguf_name(const std::string& name) {
+std::string gguf_name(const std::string& name, std::string_view architecture) {
   static const std::map<std::string, std::string> outside = {
       {"transformer.wte", "token_embd"},    {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
       {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
   };
-  constexpr std::string_view kRouterBias = ".mlp.gate.e_score_correction_bias";
+  static const std::map<std::string, std::string> parameters = {
+      // of modules with parameters of other names
+      {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+      {"self_attn.sinks", "attn_sinks.weight"}};
   const size_t dot = name.rfind('.');
   const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
   if (const auto it = outside.find(module); it != outside.end()) return it->second + kind;
   for (const std::string prefix : {"transformer.h.", "model.layers."}) {
     if (!module.starts_with(prefix)) continue;
     const size_t end = module.find('.', prefix.size());
-    if (name.ends_with(kRouterBias))
-      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".exp_probs_b.bias");
+    const std::string block = cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".");
+    if (const auto it = parameters.find(name.substr(end + 1)); it != parameters.end()) return block + it->second;
     const auto it = block_names().find(module.substr(end + 1));
-    if (it != block_names().end())
-      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);
+    if (it == block_names().end()) continue;
+    if (it->second == "ffn_norm" && architecture == "gpt-oss") return cat(block, "post_attention_norm", kind);
+    return cat(block, it->second, kind);
   }
   CHECK(false, "the tensor ", name, " has no name in GGUF");
 }

@@ -13,7 +13,8 @@ namespace athanor {
 // llama.cpp's architecture for a family. RoPE of "llama" rotates adjacent elements of a head; the other architectures'
 // RoPE rotates its two halves.
 const char* gguf_architecture(ModelType type);
-std::string gguf_name(const std::string& name);  // GGUF name of a Hugging Face tensor
+// GGUF name of a Hugging Face tensor.
+std::string gguf_name(const std::string& name, std::string_view architecture);
 
 // True if keys of the file describe the routing, as for dots1 and deepseek2.
 inline bool gguf_has_routing_keys(ModelType type) {
@@ -24,7 +25,8 @@ inline bool gguf_divides_weights(ModelType type) { return type != ModelType::olm
 
 // True if llama.cpp takes the embedding for the output matrix where a file has none.
 inline bool gguf_ties_embeddings(ModelType type) {
-  return type != ModelType::qwen2_moe && type != ModelType::olmoe && type != ModelType::dots1;
+  return type != ModelType::qwen2_moe && type != ModelType::olmoe && type != ModelType::dots1 &&
+         type != ModelType::gpt_oss;
 }
 
 inline constexpr uint32_t kGgufSoftmax = 1, kGgufSigmoid = 2;  // expert_gating_func

@@ -36,9 +36,11 @@ class ConfigReader {
     else if (arch_ == "deepseek2")
       m_ = model_defaults(number("expert_gating_func") == kGgufSoftmax ? ModelType::deepseek_v2
                                                                        : ModelType::deepseek_v3);
+    else if (arch_ == "gpt-oss")
+      m_ = model_defaults(ModelType::gpt_oss);
     else
       refuse(cat("general.architecture is ", printable(arch_),
-                 "; known are gpt2, llama, qwen2, qwen3, qwen2moe, qwen3moe, olmoe, dots1 and deepseek2"));
+                 "; known are gpt2, llama, qwen2, qwen3, qwen2moe, qwen3moe, olmoe, dots1, deepseek2 and gpt-oss"));
   }
 
   ModelConfig config() {
@@ -139,6 +141,7 @@ class ConfigReader {
       m_.shared_expert_intermediate_size =
           find("expert_shared_feed_forward_length") ? size("expert_shared_feed_forward_length") : m_.intermediate_size;
     if (gguf_has_routing_keys(m_.model_type)) add_routing();
+    if (m_.model_type == ModelType::gpt_oss) m_.sliding_window = size("attention.sliding_window");
     for (int64_t layer = 0; layer < m_.num_hidden_layers; ++layer) {
       if (!has_experts(m_, layer)) continue;
       const std::string name = cat("blk.", layer, ".ffn_gate_exps.weight");
@@ -185,12 +188,14 @@ std::optional<GgufWeights::LatentHeads> GgufWeights::latent_heads(const std::str
 
 GgufWeights::Place GgufWeights::place_of(const std::string& name) const {
   const auto expert = expert_name(name);
-  const auto it = file_.tensors().find(expert ? expert->merged : gguf_name(name));
+  const auto it = file_.tensors().find(expert ? expert->merged : gguf_name(name, architecture_));
   if (it == file_.tensors().end()) return {};
   const GgufReader::Stored& stored = it->second;
   if (!expert) return {&stored, 0, stored.rows()};
-  if (stored.shape.size() != 3 || expert->number >= stored.shape[0]) return {};
-  return {&stored, expert->number * stored.shape[1], stored.shape[1]};
+  const bool bias = name.ends_with(".bias");
+  if (stored.shape.size() != (bias ? 2 : 3) || expert->number >= stored.shape[0]) return {};
+  const int64_t rows = bias ? 1 : stored.shape[1];
+  return {&stored, expert->number * rows, rows};
 }
 
 bool GgufWeights::has(const std::string& name) const {
@@ -201,7 +206,7 @@ Shape GgufWeights::shape_of(const std::string& name) const {
   if (const auto heads = latent_heads(name)) return {heads->keys->shape[0] * heads->rows(), heads->values->columns()};
   const Place place = place_of(name);
   if (is_row_vector(name)) return {place.rows, place.stored->columns()};
-  if (place.stored->shape.size() == 1) return {place.stored->shape[0]};
+  if (place.stored->shape.size() == 1 || name.ends_with(".bias")) return {place.stored->columns()};
   const Shape shape{place.rows, place.stored->columns()};
   return gguf_layout({}, {name, DType::f32, shape}).transposed ? Shape{shape[1], shape[0]} : shape;
 }

@@ -15,7 +15,8 @@ ModelConfig gguf_config(const GgufReader&);
 
 class GgufWeights {
  public:
-  explicit GgufWeights(const std::string& path) : file_(path) {}
+  explicit GgufWeights(const std::string& path)
+      : file_(path), architecture_(file_.text("general.architecture").value_or("")) {}
   const GgufReader& file() const { return file_; }
   bool has(const std::string& name) const;
   // The shape of a tensor in Hugging Face's order.
@@ -42,6 +43,7 @@ class GgufWeights {
   void read_latent_heads(const LatentHeads&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
 
   GgufReader file_;
+  std::string architecture_;
   mutable std::string transposed_name_;  // cache of one transposed matrix, since reading part of it needs all rows
   mutable std::vector<float> transposed_;
 };

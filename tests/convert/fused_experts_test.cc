@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
 #include "tests/convert/model_scratch.h"
 #include "tests/expect_error.h"
@@ -93,8 +92,6 @@ TEST_F(FusedExperts, FormatsOfSingleMatricesAreRefused) {
   EXPECT_ERROR(write_hf_folder(folder, at("a"), {.fp8 = Fp8Blocks::channel}), "gpt_oss cannot be written in FP8",
                "one tensor", "f32, bf16 or f16");
   EXPECT_ERROR(write_hf_folder(folder, at("b"), {.nested_nf4 = true}), "gpt_oss cannot be written in bitsandbytes");
-  EXPECT_ERROR(write_gguf(folder, at("c.gguf"), {.mixture = mixture_of_floats(GgmlType::f32)}), "model_type",
-               "gpt_oss is not supported in GGUF", "--format hf");
 }
 
 }  // namespace

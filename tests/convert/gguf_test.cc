@@ -205,7 +205,8 @@ TEST_F(Gguf, MixtureThatFitsNoMatrixIsRefused) {
 TEST_F(Gguf, FilesRoundTrip) {
   for (const ModelType family :
        {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3, ModelType::mixtral, ModelType::qwen2_moe,
-        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1, ModelType::deepseek_v2, ModelType::deepseek_v3}) {
+        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1, ModelType::deepseek_v2, ModelType::deepseek_v3,
+        ModelType::gpt_oss}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
     if (has_router_bias(family)) m.norm_topk_prob = true, m.routed_scaling_factor = 2.5;
@@ -229,6 +230,7 @@ TEST_F(Gguf, FilesRoundTrip) {
     EXPECT_EQ(read.config().first_k_dense_replace, original.config().first_k_dense_replace);
     EXPECT_EQ(read.config().shared_expert_intermediate_size, original.config().shared_expert_intermediate_size);
     EXPECT_EQ(read.config().n_group, original.config().n_group);
+    EXPECT_EQ(read.config().sliding_window, original.config().sliding_window);
     EXPECT_EQ(read.config().topk_group, original.config().topk_group);
     EXPECT_EQ(read.config().q_lora_rank, original.config().q_lora_rank);
     EXPECT_EQ(read.config().v_head_dim, original.config().v_head_dim);
@@ -251,7 +253,8 @@ TEST_F(Gguf, FilesRoundTrip) {
 }
 
 TEST_F(Gguf, TiedEmbeddingIsCopiedWhereLlamaCppNeedsAnOutputMatrix) {
-  for (const ModelType family : {ModelType::qwen2, ModelType::qwen2_moe, ModelType::olmoe, ModelType::dots1}) {
+  for (const ModelType family :
+       {ModelType::qwen2, ModelType::qwen2_moe, ModelType::olmoe, ModelType::dots1, ModelType::gpt_oss}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = true;
     fill(m, DType::f32);
@@ -391,6 +394,8 @@ TEST_F(Gguf, ModelsUnsupportedByLlamaCppAreRefused) {
   for (const ModelType family : {dots1, deepseek_v2})
     expect_refused(family, {"n_group", std::string(name_of(family))},
                    [](ModelConfig& m) { m.num_experts = 4, m.n_group = 2; });
+  expect_refused(gpt_oss, {"swiglu_limit", "got 5"}, [](ModelConfig& m) { m.swiglu_limit = 5; });
+  expect_refused(gpt_oss, {"layer_types"}, [](ModelConfig& m) { std::swap(m.layer_types[0], m.layer_types[1]); });
   expect_refused(deepseek_v3, {"rope_interleave"}, [](ModelConfig& m) { m.rope_interleave = false; });
   for (const ModelType family : {dots1, deepseek_v3})
     expect_refused(family, {"n_shared_experts", "got 0"}, [](ModelConfig& m) { m.n_shared_experts = 0; });
