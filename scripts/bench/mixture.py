@@ -3,8 +3,8 @@
 
 usage: scripts/quickstart.sh; scripts/bench/mixture.py --out scripts/bench/results/mixture.json --table mixture.md
 
-The dense model is the quick start's; the mixture is configs/moe-small.json, in which a token meets two of eight experts of half the
-dense width: as many multiplications for each token, but for the router's. Both have the same optimizer, rates, seeds and tokens.
+The mixture is configs/moe-small.json; a token passes two of eight experts of half the dense model's width: as many
+multiplications for each token, but for the router's. Both have the quick start's text, optimizer and rates, and the same seeds.
 Losses are those of the whole held-out text after the last step of a finished schedule.
 """
 import argparse
@@ -13,14 +13,16 @@ import statistics
 
 from common import ROOT, add_run_flags, call, describe_machine, finished_run, with_options, write_results
 
-MODELS = {"dense": "quickstart.json", "mixture": "moe-small.json"}
+MODELS = {"dense": ("quickstart.json", {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 768}),
+          "mixture": ("moe-small.json", {})}
 
 
 def compare(args):
     rows = []
     for steps in args.steps:
-        for model, file in MODELS.items():
+        for model, (file, sizes) in MODELS.items():
             config = json.loads((ROOT / "configs" / file).read_text())
+            config["model"] |= sizes
             config = with_options(config, {"train_iters": steps,
                                            "schedule": {"lr_warmup_iters": max(1, min(50, steps // 20))}})
             if args.short:

@@ -28,7 +28,7 @@ const std::map<std::string, int64_t> kParameters = {
     {"qwen2.5-0.5b", 494032768},
     {"qwen2.5-1.5b", 1543714304},
     {"qwen2.5-7b", 7615616512},
-    {"quickstart", 3476480},
+    {"quickstart", 1968512},
     {"moe-small", 10562560},
     {"vit-fashion-mnist", 305034},
     {"mixtral-8x7b", 46702792704},
