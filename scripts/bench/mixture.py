@@ -23,7 +23,7 @@ def compare(args):
         for model, (file, sizes) in MODELS.items():
             config = json.loads((ROOT / "configs" / file).read_text())
             config["model"] |= sizes
-            config = with_options(config, {"train_iters": steps,
+            config = with_options(config, {"train_iters": steps, "learning_rate": 0.004,
                                            "schedule": {"lr_warmup_iters": max(1, min(50, steps // 20))}})
             if args.short:
                 config["model"] |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

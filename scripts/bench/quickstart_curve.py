@@ -14,7 +14,7 @@ from common import ROOT, add_run_flags, call, describe_machine, finished_run, wr
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_run_flags(parser, "runs/quickstart-curve")
-    parser.add_argument("--steps", type=int, nargs="+", default=[50, 100, 200, 400, 800, 1600, 3200])
+    parser.add_argument("--steps", type=int, nargs="+", default=[50, 100, 200, 400, 800, 1600])
     args = parser.parse_args()
     config = json.loads((ROOT / "configs" / "quickstart.json").read_text())
     losses = {steps: finished_run(args, f"steps-{steps}", config | {"train_iters": steps}) for steps in args.steps}
