@@ -24,7 +24,7 @@ from llama_cpp_py_sync._cffi_bindings import get_ffi, get_lib
 from safetensors.numpy import load_file, save_file
 
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_K_S": 14, "q4_K_M": 15, "q5_K_S": 16, "q5_K_M": 17,
-              "q6_K": 18}
+              "q6_K": 18, "mxfp4_moe": 38}
 
 
 def read_imatrix(path):

@@ -326,8 +326,8 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
-  const bool own_lists = m.model_type == ModelType::athanor || m.model_type == ModelType::gpt_oss;  // layer_types is
-                                                                                                    // an option
+  // Families in which layer_types is an option.
+  const bool own_lists = m.model_type == ModelType::athanor || m.model_type == ModelType::gpt_oss;
   const Dependent dependent = own_lists ? Dependent{} : take_dependent(own);
   read_fields(model_fields(), own, path, m, notices);
   apply_dependent(dependent, path, m);

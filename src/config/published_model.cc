@@ -146,8 +146,7 @@ void drop_quantization(Json& object, const std::string& path) {
   if (!value->is(Json::Kind::null) && !known)
     bad_value(*value, dotted(path, "quantization_config"),
               "null, \"quant_method\": \"fp8\" or \"mxfp4\", bitsandbytes with \"bnb_4bit_quant_type\": \"nf4\", "
-              "\"gptq\" with "
-              "\"checkpoint_format\": \"gptq\", or compressed-tensors "
+              "\"gptq\" with \"checkpoint_format\": \"gptq\", or compressed-tensors "
               "with \"format\": \"float-quantized\" or \"pack-quantized\" (other weights are plain floats: take the "
               "model from which this one was quantized)");
   object.erase("quantization_config");

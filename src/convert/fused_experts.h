@@ -2,9 +2,9 @@
 // of each expert ("PREFIX.experts.E.gate_proj.weight" [F, C], ".bias" [F], and up_proj and down_proj). With N outputs,
 // those of gate and up in turn, and K inputs:
 //   PREFIX.experts.gate_up_proj [E, K, N], gate_up_proj_bias [E, N]; the same of down_proj
-//   PREFIX.experts.gate_up_proj_blocks u8 [E, N, K / 32, 16], gate_up_proj_scales u8 [E, N, K / 32]   MXFP4: E2M1
-//   values,
-//     two in a byte, the first in the low half, and the E8M0 scale of 32 [OCP Microscaling Formats 1.0]
+//   PREFIX.experts.gate_up_proj_blocks u8 [E, N, K / 32, 16], gate_up_proj_scales u8 [E, N, K / 32]; the same of
+//     down_proj. MXFP4 [OCP Microscaling Formats 1.0]: E2M1 values, two in a byte, the first in the low half, and an
+//     E8M0 scale for 32 of them
 #pragma once
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // Blocks of 32 values. q4_0 and q5_0: f16 scale; q4_1 and q5_1: f16 scale and f16 minimum; then for 5 bits the high
 // bits of all values in one word, and the low 4 bits, with value j and value j + 16 in one byte. q8_0: f16 scale and 32
-// int8.
+// int8. mxfp4: E8M0 scale and E2M1 values in the same order.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -137,6 +137,11 @@ void dequantize_affine(const std::byte* block, float* out) {
   for (size_t j = 0; j < q.size(); ++j) out[j] = float(q[j]) * scale + min;
 }
 
+// Twice the values of E2M1, by bit pattern; the scale of a block is halved instead [ggml-common.h, kvalues_mxfp4].
+constexpr std::array<float, 16> kMxfp4Values = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr size_t kMxfp4Bytes = 1 + kBlock32 / 2;
+float mxfp4_scale(uint8_t exponent) { return std::ldexp(1.0f, int(exponent) - 128); }
+
 }  // namespace
 
 void quantize_q4_0(std::span<const float> row, std::span<const float> importance, std::byte* out) {
@@ -169,6 +174,30 @@ void dequantize_q5_1(const std::byte* block, float* out) { dequantize_affine<5>(
 void dequantize_q8_0(const std::byte* block, float* out) {
   const float scale = get_half(block);
   for (size_t j = 0; j < size_t(kBlock32); ++j) out[j] = float(int8_t(block[2 + j])) * scale;
+}
+
+void quantize_mxfp4(std::span<const float> row, std::span<const float> /*importance*/, std::byte* out) {
+  for (size_t begin = 0; begin < row.size(); begin += kBlock32, out += kMxfp4Bytes) {
+    const auto x = row.subspan(begin, kBlock32);
+    float amax = 0;
+    for (const float value : x) amax = std::max(amax, std::abs(value));
+    // Below 2^-125 the exponent wraps, as in ggml, and all values become 0.
+    const auto exponent = uint8_t(amax > 0 ? int(std::floor(std::log2(amax))) - 2 + 127 : 0);
+    const float scale = mxfp4_scale(exponent);
+    Quants q;
+    for (size_t j = 0; j < q.size(); ++j) {
+      const auto error = [&](float value) { return std::abs(value * scale - x[j]); };
+      q[j] = uint8_t(std::ranges::min_element(kMxfp4Values, {}, error) - kMxfp4Values.begin());
+    }
+    *out = std::byte(exponent);
+    put_quants<4>(q, out + 1);
+  }
+}
+
+void dequantize_mxfp4(const std::byte* block, float* out) {
+  const float scale = mxfp4_scale(uint8_t(*block));
+  const Quants q = get_quants<4>(block + 1);
+  for (size_t j = 0; j < q.size(); ++j) out[j] = kMxfp4Values[q[j]] * scale;
 }
 
 }  // namespace athanor

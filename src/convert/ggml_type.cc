@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-constexpr std::array<GgmlTypeInfo, 11> kTypes = {{
+constexpr std::array<GgmlTypeInfo, 12> kTypes = {{
     {GgmlType::f32, "f32", 1, 4, nullptr, nullptr},
     {GgmlType::f16, "f16", 1, 2, nullptr, nullptr},
     {GgmlType::bf16, "bf16", 1, 2, nullptr, nullptr},
@@ -21,6 +21,7 @@ constexpr std::array<GgmlTypeInfo, 11> kTypes = {{
     {GgmlType::q5_0, "q5_0", kBlock32, 22, quantize_q5_0, dequantize_q5_0},
     {GgmlType::q5_1, "q5_1", kBlock32, 24, quantize_q5_1, dequantize_q5_1},
     {GgmlType::q8_0, "q8_0", kBlock32, 34, quantize_q8_0, dequantize_q8_0},
+    {GgmlType::mxfp4, "mxfp4", kBlock32, 17, quantize_mxfp4, dequantize_mxfp4},
     {GgmlType::q4_k, "q4_K", kBlock256, 144, quantize_q4_k, dequantize_q4_k},
     {GgmlType::q5_k, "q5_K", kBlock256, 176, quantize_q5_k, dequantize_q5_k},
     {GgmlType::q6_k, "q6_K", kBlock256, 210, quantize_q6_k, dequantize_q6_k},

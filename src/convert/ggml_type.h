@@ -1,6 +1,6 @@
-// Element types of GGUF tensors: floats, and blocks of small integers that share f16 scales. Quantization reproduces
-// the bytes of ggml's own quantizer [ggml src/ggml-quants.c], and dequantization its values. Independent of models and
-// files.
+// Element types of GGUF tensors: floats, blocks of small integers that share f16 scales, and MXFP4. Quantization
+// reproduces the bytes of ggml's own quantizer [ggml src/ggml-quants.c], and dequantization its values. Independent of
+// models and files.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +25,7 @@ enum class GgmlType : uint32_t {
   q5_k = 13,
   q6_k = 14,
   bf16 = 30,
+  mxfp4 = 39,
 };
 
 // Quantizes one row of whole blocks. importance: one weight per column, or empty for equal weights.

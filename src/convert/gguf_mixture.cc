@@ -15,7 +15,7 @@ constexpr std::array<GgufMixture, 3> kFloats = {{
     {"f16", 1, GgmlType::f16},
     {"bf16", 32, GgmlType::bf16},
 }};
-constexpr std::array<GgufMixture, 10> kMixtures = {{
+constexpr std::array<GgufMixture, 11> kMixtures = {{
     {"q4_0", 2, GgmlType::q4_0},
     {"q4_1", 3, GgmlType::q4_1},
     {"q5_0", 8, GgmlType::q5_0},
@@ -26,6 +26,7 @@ constexpr std::array<GgufMixture, 10> kMixtures = {{
     {"q5_K_S", 16, GgmlType::q5_k},
     {"q5_K_M", 17, GgmlType::q5_k, true},
     {"q6_K", 18, GgmlType::q6_k},
+    {"mxfp4_moe", 38, GgmlType::mxfp4},
 }};
 
 // Layer index in a name: 7 for "blk.7.ffn_down.weight"; -1 outside of blocks.
@@ -39,6 +40,11 @@ int64_t layer_of(std::string_view name) {
 // True for the first and last eighth of the layers, and for every third layer between them.
 bool has_more_bits(int64_t layer, int64_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+// True for tensors of three dimensions: matrices of all experts, and of all heads of latent attention.
+bool is_stack(std::string_view name) {
+  return name.ends_with("_exps.weight") || name.ends_with("attn_k_b.weight") || name.ends_with("attn_v_b.weight");
 }
 
 // True for models like Mixtral 8x7B, whose attention is small next to the experts.
@@ -109,7 +115,9 @@ GgmlType matrix_type(const GgufMixture& mix, const ModelConfig& m, const std::st
   GgmlType type = mix.type;
   const int64_t layer = layer_of(name);
   const bool eight = has_eight_experts(m);
-  if (name == (m.tie_word_embeddings ? "token_embd.weight" : "output.weight"))
+  if (mix.type == GgmlType::mxfp4)
+    type = is_stack(name) ? GgmlType::mxfp4 : GgmlType::q8_0;
+  else if (name == (m.tie_word_embeddings ? "token_embd.weight" : "output.weight"))
     type = mix.type == GgmlType::q8_0 || columns % most.block != 0 ? GgmlType::q8_0 : GgmlType::q6_k;
   else if (eight && (name.ends_with("attn_k.weight") || name.ends_with("attn_v.weight")))
     type = GgmlType::q8_0;

@@ -127,7 +127,8 @@ GgufReader::Stored tensor_info(Cursor& in, const std::string& path, const std::s
   }
   const auto type = in.number<uint32_t>(name);
   if (!is_ggml_type(type))
-    refuse("has the type number ", type, " of ggml; known are f32, f16, bf16, q4_0 to q8_0, q4_K, q5_K and q6_K");
+    refuse("has the type number ", type,
+           " of ggml; known are f32, f16, bf16, q4_0 to q8_0, q4_K, q5_K, q6_K and mxfp4");
   tensor.type = GgmlType(type);
   if (tensor.columns() % ggml_info(tensor.type).block != 0)
     refuse("has rows of ", tensor.columns(), " values, no multiple of the block of ", ggml_info(tensor.type).block);

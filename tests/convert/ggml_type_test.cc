@@ -54,6 +54,9 @@ TEST(GgmlType, BlocksOf32MatchHandComputedBytes) {
   EXPECT_EQ(std::vector<int>(q8.begin(), q8.begin() + 4), (std::vector<int>{0xd0, 0x33, 0, 4}));
   EXPECT_EQ(q8[2 + 16], 66);
   EXPECT_EQ(q8[2 + 31], 127);
+  // The maximum, 6, is the largest value of E2M1, so the scale is 2^0; ties take the smaller value.
+  EXPECT_EQ(quantized(GgmlType::mxfp4, {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6, 5}),
+            parts({{127}, counting(0, 1, 8), counting(9, 1, 7), {6}}));
 }
 
 TEST(GgmlType, BlocksOf256MatchHandComputedBytes) {
@@ -70,8 +73,8 @@ TEST(GgmlType, ZerosBecomeZeroScales) {
   // 0 / -8 is -0.
   EXPECT_EQ(quantized(GgmlType::q4_0, {}), parts({{0, 0x80}, std::vector<int>(16, 0x88)}));
   EXPECT_EQ(quantized(GgmlType::q5_0, {}), parts({{0, 0x80, 0xff, 0xff, 0xff, 0xff}, std::vector<int>(16, 0)}));
-  for (const GgmlType type :
-       {GgmlType::q4_1, GgmlType::q5_1, GgmlType::q8_0, GgmlType::q4_k, GgmlType::q5_k, GgmlType::q6_k})
+  for (const GgmlType type : {GgmlType::q4_1, GgmlType::q5_1, GgmlType::q8_0, GgmlType::q4_k, GgmlType::q5_k,
+                              GgmlType::q6_k, GgmlType::mxfp4})
     EXPECT_EQ(quantized(type, {}), std::vector<int>(size_t(ggml_info(type).bytes), 0)) << ggml_info(type).name;
 }
 

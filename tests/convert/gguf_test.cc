@@ -160,6 +160,9 @@ TEST(GgufMixture, GivesMoreBitsWhereLlamaCppDoes) {
   EXPECT_EQ(type("q5_0", "blk.0.ffn_down.weight", 256, true), "q5_1");
   EXPECT_EQ(type("q4_0", "output.weight"), "q6_K");
   EXPECT_EQ(type("q8_0", "output.weight"), "q8_0");
+  EXPECT_EQ(type("mxfp4_moe", "blk.0.ffn_down_exps.weight"), "mxfp4");
+  EXPECT_EQ(type("mxfp4_moe", "blk.0.ffn_down.weight"), "q8_0");
+  EXPECT_EQ(type("mxfp4_moe", "output.weight"), "q8_0");
   EXPECT_EQ(type("q4_0", "token_embd.weight"), "q4_0");
   m.tie_word_embeddings = true;
   EXPECT_EQ(type("q4_0", "token_embd.weight"), "q6_K") << "it is the head, too";
