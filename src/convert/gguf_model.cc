@@ -268,7 +268,7 @@ class GgufModelWriter {
   void add_latent_heads(const ModelFolder::Weight& w, const LatentHeadNames& names) {
     const int64_t heads = m_.num_attention_heads, nope = m_.qk_nope_head_dim, value = m_.v_head_dim,
                   rank = m_.kv_lora_rank;
-    const auto add = [&](const std::string& name, std::vector<int64_t> shape, auto&& head) {
+    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, auto&& head) {
       const GgmlType type = type_of(w, name, shape);
       file_.add({.name = name, .type = type, .shape = shape, .make = [=, this](const ByteSink& sink) {
                    for (int64_t h = 0; h < heads; ++h) {
