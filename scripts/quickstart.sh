@@ -51,8 +51,8 @@ corpus=$run/corpus.txt
 
 overrides=(--set "save=$run" --set "train_data=$run/data/text_train_*.bin" --set "valid_data=$run/data/text_val_*.bin")
 if [ -n "$short" ]; then
-  overrides+=(--set model.hidden_size=64 --set model.intermediate_size=192 --set model.num_hidden_layers=2
-    --set eval_iters=2 --set eval_interval=20 --set log_interval=10 --set schedule.lr_warmup_iters=5)
+  overrides+=(--set model.hidden_size=64 --set model.num_attention_heads=4 --set model.intermediate_size=192
+    --set model.num_hidden_layers=2 --set eval_iters=2 --set eval_interval=20 --set log_interval=10 --set schedule.lr_warmup_iters=5)
 fi
 
 field() { # NAME: of the JSON object on standard input, before which there may be lines of a log

@@ -35,6 +35,7 @@ NOT_RUN = [
     (r"^scripts/gpu/|^scripts/bench/gpu/", "needs a GPU or PyTorch"),
     (r"^scripts/bench/|^scripts/make_(recipe_|image_)?references\.py", "minutes, or needs PyTorch"),
     (r"launch .* configs/gpt2-124m\.json", "needs a downloaded data set"),
+    (r"gpt-oss-20b", "needs a downloaded model"),
     (r"vit-fashion-mnist", "minutes; test_configs runs it with few images"),
     (r"bench decode configs/gpt2-124m\.json|train configs/moe-small\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),

@@ -101,7 +101,8 @@ TEST(MatrixKernel, LoadMatrices) {
 enum Form { kShared, kRegisters };
 
 // Byte of element (row, k) in shared memory for a layout; the same formulas as in the PTX manual.
-__host__ __device__ int place(int row, int k, ptx::Major major, ptx::Swizzle swizzle, int rows) {
+[[maybe_unused]] __host__ __device__ inline int place(int row, int k, ptx::Major major, ptx::Swizzle swizzle,
+                                                      int rows) {
   constexpr int kBytes = 2;
   const int width = swizzle == ptx::Swizzle::k128  ? 128
                     : swizzle == ptx::Swizzle::k64 ? 64
