@@ -1,10 +1,9 @@
-// Biases of experts and the clamped activation of GPT-OSS: the formulas of ops/biased_experts.h.
+// Biases of experts: the formulas of ops/biased_experts.h.
 #include <algorithm>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/indices.h"
-#include "cpu/logistic.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -109,95 +108,6 @@ void CpuOps::run(const AddExpertBiasBwd& op, void*) {
       pool_.parallel_ranges(first[op.experts()], row_grain(a.cols), [&](int64_t begin, int64_t end) {
         simd::dispatch<WeightGradients>(a, a.expert_of(begin), begin, end);
       });
-  });
-}
-
-namespace {
-
-template <int L>
-ATHANOR_INLINE Vec<L> at_most(const Vec<L>& x, float limit) {
-  return simd::each_part<L>(
-      [&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] > limit ? simd::Float<L>{} + limit : x.part[i]; });
-}
-template <int L>
-ATHANOR_INLINE Vec<L> at_least(const Vec<L>& x, float limit) {
-  return simd::each_part<L>(
-      [&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] < limit ? simd::Float<L>{} + limit : x.part[i]; });
-}
-// x where a clamped value equals the original one, else 0.
-template <int L>
-ATHANOR_INLINE Vec<L> where_same(const Vec<L>& clamped, const Vec<L>& original, const Vec<L>& x) {
-  return simd::each_part<L>(
-      [&](int i) ATHANOR_INLINE_LAMBDA { return clamped.part[i] == original.part[i] ? x.part[i] : simd::Float<L>{}; });
-}
-
-template <class T>
-struct ClampedRows {
-  T *dgu, *y;  // dgu: backward only
-  const T *dy, *gu;
-  float* dweights;
-  const float* weights;
-  const int32_t* slots;
-  int64_t f;
-  float limit;
-};
-struct ClampedForward {
-  template <int L, class T>
-  static ATHANOR_INLINE void run(const ClampedRows<T>& a, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T *gate = a.gu + i * 2 * a.f, *up = gate + a.f;
-      const float weight = a.weights[a.slots[i]];
-      simd::for_columns<L, T>(a.f, [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> g = at_most(at.load(gate), a.limit), u = at_least(at_most(at.load(up), a.limit), -a.limit);
-        at.store(a.y + i * a.f, (u + 1.0f) * (g * logistic(ClampedGluFwd::kSteepness * g).of) * weight);
-      });
-    }
-  }
-};
-// Each element is read before it is written, since dgu may alias gu, and y dy.
-struct ClampedBackward {
-  template <int L, class T>
-  static ATHANOR_INLINE void run(const ClampedRows<T>& a, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T *gate = a.gu + i * 2 * a.f, *up = gate + a.f;
-      T *dgate = a.dgu + i * 2 * a.f, *dup = dgate + a.f;
-      const float weight = a.weights[a.slots[i]];
-      Vec<L> sum = simd::broadcast<L>(0);
-      simd::for_columns<L, T>(a.f, [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> gate_in = at.load(gate), up_in = at.load(up), d = at.load(a.dy + i * a.f);
-        const Vec<L> g = at_most(gate_in, a.limit), u = at_least(at_most(up_in, a.limit), -a.limit);
-        const Logistic<L> s = logistic(ClampedGluFwd::kSteepness * g);
-        const Vec<L> y = (u + 1.0f) * (g * s.of), ds = d * weight * s.of;
-        sum += d * y;
-        at.store(dgate, where_same(g, gate_in, ds * (u + 1.0f) * (1.0f + ClampedGluFwd::kSteepness * g * s.of_minus)));
-        at.store(dup, where_same(u, up_in, ds * g));
-        at.store(a.y + i * a.f, y * weight);
-      });
-      a.dweights[a.slots[i]] = simd::sum(sum);
-    }
-  }
-};
-
-}  // namespace
-
-void CpuOps::run(const ClampedGluFwd& op, void*) {
-  const int32_t* slots = checked_indices(op.kName, "slots", op.slots, op.weights.numel());
-  by_float(op.gu.dtype, [&]<class T>() {
-    const ClampedRows<T> a{nullptr, flat<T>(op.y), nullptr, flat<T>(op.gu), nullptr, flat<float>(op.weights),
-                           slots,   op.y.cols(),   op.limit};
-    pool_.parallel_ranges(op.y.rows(), row_grain(a.f),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<ClampedForward>(a, begin, end); });
-  });
-}
-
-void CpuOps::run(const ClampedGluBwd& op, void*) {
-  const int32_t* slots = checked_indices(op.kName, "slots", op.slots, op.weights.numel());
-  by_float(op.gu.dtype, [&]<class T>() {
-    const ClampedRows<T> a{
-        flat<T>(op.dgu),         flat<T>(op.y), flat<T>(op.dy), flat<T>(op.gu), flat<float>(op.dweights),
-        flat<float>(op.weights), slots,         op.dy.cols(),   op.limit};
-    pool_.parallel_ranges(op.dy.rows(), row_grain(a.f),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<ClampedBackward>(a, begin, end); });
   });
 }
 

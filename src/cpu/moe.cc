@@ -1,5 +1,5 @@
-// Mixture of experts: the router, sorting of rows, and weighted SwiGLU of rows. The router costs little compared with
-// the experts' GEMMs, so only its exponentials are vectorized.
+// Mixture of experts: the router, sorting of rows, and sums of rows. The router costs little compared with the experts'
+// GEMMs, so only its exponentials are vectorized.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,7 +10,6 @@
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/indices.h"
-#include "cpu/logistic.h"
 #include "cpu/simd.h"
 #include "cpu/update.h"
 #include "cpu/vec.h"
@@ -413,51 +412,6 @@ struct SumOfRows {
   }
 };
 
-template <class T>
-struct WeightedRows {
-  T *dgu, *y;  // dgu: backward only
-  const T *dy, *gu;
-  float* dweights;
-  const float* weights;
-  const int32_t* slots;
-  int64_t f;
-};
-struct WeightedForward {
-  template <int L, class T>
-  static ATHANOR_INLINE void run(const WeightedRows<T>& a, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T *gate = a.gu + i * 2 * a.f, *up = gate + a.f;
-      const float weight = a.weights[a.slots[i]];
-      simd::for_columns<L, T>(a.f, [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> g = at.load(gate);
-        at.store(a.y + i * a.f, g * logistic(g).of * at.load(up) * weight);
-      });
-    }
-  }
-};
-// Each element is read before it is written, since dgu may alias gu, and y dy.
-struct WeightedBackward {
-  template <int L, class T>
-  static ATHANOR_INLINE void run(const WeightedRows<T>& a, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T *gate = a.gu + i * 2 * a.f, *up = gate + a.f;
-      T *dgate = a.dgu + i * 2 * a.f, *dup = dgate + a.f;
-      const float weight = a.weights[a.slots[i]];
-      Vec<L> sum = simd::broadcast<L>(0);
-      simd::for_columns<L, T>(a.f, [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> g = at.load(gate), u = at.load(up), d = at.load(a.dy + i * a.f);
-        const Logistic<L> s = logistic(g);
-        const Vec<L> y = g * s.of * u, ds = d * weight * s.of;
-        sum += d * y;
-        at.store(dgate, ds * u * (1.0f + g * s.of_minus));
-        at.store(dup, ds * g);
-        at.store(a.y + i * a.f, y * weight);
-      });
-      a.dweights[a.slots[i]] = simd::sum(sum);
-    }
-  }
-};
-
 }  // namespace
 
 void CpuOps::run(const SumRows& op, void*) {
@@ -467,26 +421,6 @@ void CpuOps::run(const SumRows& op, void*) {
                           rows,          op.rows.cols(), op.x.cols()};
     pool_.parallel_ranges(op.y.rows(), row_grain(op.x.cols()),
                           [&](int64_t begin, int64_t end) { simd::dispatch<SumOfRows>(a, begin, end); });
-  });
-}
-
-void CpuOps::run(const WeightedSwigluFwd& op, void*) {
-  const int32_t* slots = checked_indices(op.kName, "slots", op.slots, op.weights.numel());
-  by_float(op.gu.dtype, [&]<class T>() {
-    const WeightedRows<T> a{nullptr, flat<T>(op.y),           nullptr, flat<T>(op.gu),
-                            nullptr, flat<float>(op.weights), slots,   op.y.cols()};
-    pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<WeightedForward>(a, begin, end); });
-  });
-}
-
-void CpuOps::run(const WeightedSwigluBwd& op, void*) {
-  const int32_t* slots = checked_indices(op.kName, "slots", op.slots, op.weights.numel());
-  by_float(op.gu.dtype, [&]<class T>() {
-    const WeightedRows<T> a{flat<T>(op.dgu),          flat<T>(op.y),           flat<T>(op.dy), flat<T>(op.gu),
-                            flat<float>(op.dweights), flat<float>(op.weights), slots,          op.dy.cols()};
-    pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<WeightedBackward>(a, begin, end); });
   });
 }
 

@@ -1,30 +1,20 @@
-// Mixtures of experts: the router, the order of rows, sums of a token's rows, and SwiGLU with a weight for each row.
-// Layout: the router has one warp per token, whose lanes take experts 32 apart; sums and SwiGLU use packs of 16 bytes,
-// and SwiGLU's gradient has one warp per row, since it sums over the row. Deterministic: the order of sums depends on
+// Mixtures of experts: the router, the order of rows, and sums of a token's rows. Layout: the router has one warp per
+// token, whose lanes take experts 32 apart; sums use packs of 16 bytes. Deterministic: the order of sums depends on
 // shapes alone, and the sort of rows is stable. Plain kernels, not tuned and not timed on a GPU yet.
 #include <algorithm>
 #include <limits>
 
-#include "cuda/activation.h"
 #include "cuda/index_sort.h"
 #include "cuda/kernels.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
 #include "cuda/reduce.h"
+#include "cuda/warps.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-__device__ __forceinline__ int lane_number() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int warp_number() {
-  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-}
-LaunchConfig warps(int64_t count, cudaStream_t stream) {
-  return {dim3(grid_size(div_ceil<int64_t>(count, kWarps))), dim3(kThreads), 0, stream};
-}
 
 // ---- router
 
@@ -461,63 +451,6 @@ __global__ void __launch_bounds__(kFlatThreads) sum_rows(SummedRows<T> a) {
   store_values(a.y + static_cast<size_t>(at) * E, sum);
 }
 
-// ---- SwiGLU
-
-template <class T>
-struct WeightedRows {
-  T *dgu, *y;
-  const T *dy, *gu;
-  float* dweights;
-  const float* weights;
-  const int* slots;
-  unsigned row_packs, rows;
-};
-
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) weighted_forward(WeightedRows<T> a) {
-  ptx::wait_for_earlier_kernels();
-  const unsigned at = first_pack<1>();
-  if (at >= a.rows * a.row_packs) return;
-  const unsigned row = at / a.row_packs;
-  const float weight = a.weights[a.slots[row]];
-  const size_t gate = (static_cast<size_t>(row) * a.row_packs + at) * E;
-  const Pack<T, E> g = load_pack<E>(a.gu + gate);
-  const Pack<T, E> u = load_pack<E>(a.gu + gate + static_cast<size_t>(a.row_packs) * E);
-  float y[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) y[i] = swiglu(g[i], u[i]) * weight;
-  store_values(a.y + static_cast<size_t>(at) * E, y);
-}
-
-// Each pack is read before it is written, since outputs may alias inputs.
-template <class T, int E>
-__global__ void __launch_bounds__(kThreads) weighted_backward(WeightedRows<T> a) {
-  ptx::wait_for_earlier_kernels();
-  const auto row = static_cast<unsigned>(warp_number());
-  if (row >= a.rows) return;
-  const int slot = a.slots[row];
-  const float weight = a.weights[slot];
-  const size_t half = static_cast<size_t>(a.row_packs) * E;
-  float sum = 0;
-  for (unsigned column = static_cast<unsigned>(lane_number()); column < a.row_packs; column += 32) {
-    const size_t at = row * half + static_cast<size_t>(column) * E, gate = at + row * half;
-    const Pack<T, E> g = load_pack<E>(a.gu + gate), u = load_pack<E>(a.gu + gate + half), d = load_pack<E>(a.dy + at);
-    float y[E], dgate[E], dup[E];
-#pragma unroll
-    for (int i = 0; i < E; ++i) {
-      const float made = swiglu(g[i], u[i]);
-      const SwigluGradient gradient = swiglu_gradient(d[i] * weight, g[i], u[i]);
-      sum += d[i] * made;
-      y[i] = made * weight;
-      dgate[i] = gradient.gate, dup[i] = gradient.up;
-    }
-    store_values(a.y + at, y);
-    store_values(a.dgu + gate, dgate);
-    store_values(a.dgu + gate + half, dup);
-  }
-  sum = warp_reduce(sum, Plus{});
-  if (lane_number() == 0) a.dweights[slot] = sum;
-}
 }  // namespace
 
 // ---- launchers
@@ -696,41 +629,4 @@ void run(const SumRows& op, void*, cudaStream_t stream) {
   });
 }
 
-void run(const WeightedSwigluFwd& op, void*, cudaStream_t stream) {
-  const int64_t n = op.y.numel(), columns = op.y.cols();
-  if (n == 0) return;
-  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.y.data, op.gu.data); };
-  by_pack(op.y.dtype, fits, [&]<class T, int E>() {
-    const WeightedRows<T> a{nullptr,
-                            data<T>(op.y),
-                            nullptr,
-                            data<T>(op.gu),
-                            nullptr,
-                            data<float>(op.weights),
-                            data<int>(op.slots),
-                            static_cast<unsigned>(columns / E),
-                            static_cast<unsigned>(op.y.rows())};
-    CUDA_CHECK(launch(weighted_forward<T, E>, flat_launch<1>(op.kName, n / E, stream), a));
-  });
-}
-
-void run(const WeightedSwigluBwd& op, void*, cudaStream_t stream) {
-  const int64_t columns = op.dy.cols();
-  if (op.dy.rows() == 0) return;
-  const auto fits = [&]<class T>() {
-    return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data, op.y.data);
-  };
-  by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
-    const WeightedRows<T> a{data<T>(op.dgu),
-                            data<T>(op.y),
-                            data<T>(op.dy),
-                            data<T>(op.gu),
-                            data<float>(op.dweights),
-                            data<float>(op.weights),
-                            data<int>(op.slots),
-                            static_cast<unsigned>(columns / E),
-                            static_cast<unsigned>(op.dy.rows())};
-    CUDA_CHECK(launch(weighted_backward<T, E>, warps(op.dy.rows(), stream), a));
-  });
-}
 }  // namespace athanor::cuda
