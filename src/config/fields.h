@@ -238,8 +238,8 @@ void add_latent_keys(const ModelConfig&, Json& out);
 // Reads topk_method, the key of deepseek_v2 that says whether experts are in groups.
 void adopt_topk_method(Json& model, const std::string& path);
 
-// The same of gpt_oss (gpt_oss_model.cc). complete_gpt_oss() fills layer_types; default_gpt_oss() gives a published
-// file transformers' defaults.
+// Rows, checks and keys of gpt_oss (gpt_oss_model.cc). complete_gpt_oss() fills layer_types; default_gpt_oss() adds
+// transformers' defaults to a published file.
 void complete_gpt_oss(ModelConfig&);
 void validate_gpt_oss(const ModelConfig&, std::string_view where);
 void add_gpt_oss_keys(const ModelConfig&, Json& out);

@@ -1,6 +1,6 @@
-// Experts as transformers' GPT-OSS stores them: one tensor for all experts of a layer, where this program has tensors
-// of each expert ("PREFIX.experts.E.gate_proj.weight" [F, C], ".bias" [F], and up_proj and down_proj). With N outputs,
-// those of gate and up in turn, and K inputs:
+// transformers stores all experts of a GPT-OSS layer in one tensor; this program has tensors of each expert
+// ("PREFIX.experts.E.gate_proj.weight" [F, C], ".bias" [F], and up_proj and down_proj). A stored expert has K inputs
+// and N outputs, which alternate between gate and up:
 //   PREFIX.experts.gate_up_proj [E, K, N], gate_up_proj_bias [E, N]; the same of down_proj
 //   PREFIX.experts.gate_up_proj_blocks u8 [E, N, K / 32, 16], gate_up_proj_scales u8 [E, N, K / 32]; the same of
 //     down_proj. MXFP4 [OCP Microscaling Formats 1.0]: E2M1 values, two in a byte, the first in the low half, and an
@@ -36,7 +36,8 @@ std::vector<std::string> fused_names(const FusedPart&);
 // The values of an expert's tensor [K, N] of this many bytes per element as [N, K], first the outputs 0, step, 2 step,
 // ..., then those from 1 on.
 std::vector<std::byte> outputs_in_parts(std::span<const std::byte> stored, const FusedPart&, int64_t element_bytes);
-// The same of MXFP4, as bf16, which represents all its values.
+// Converts an expert's MXFP4 blocks and scales to bf16, which represents all their values, in the same order of
+// outputs.
 std::vector<std::byte> mxfp4_in_parts(std::span<const std::byte> blocks, std::span<const std::byte> scales,
                                       const FusedPart&);
 

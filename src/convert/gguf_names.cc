@@ -87,7 +87,7 @@ std::string gguf_name(const std::string& name, std::string_view architecture) {
       {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
   };
   static const std::map<std::string, std::string> parameters = {
-      // of modules with parameters of other names
+      // parameters that are not called weight or bias
       {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
       {"self_attn.sinks", "attn_sinks.weight"}};
   const size_t dot = name.rfind('.');

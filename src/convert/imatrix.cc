@@ -17,6 +17,7 @@ void write_imatrix(const Importance& importance, const ImatrixSource& source, co
   for (const auto& [name, squares] : importance) {
     if (latent_head_names(name)) continue;  // no tensor has these inputs: llama.cpp's deepseek2 reads others
     const auto expert = expert_name(name);
+    // The architecture changes names of norms alone.
     tensors[expert ? expert->merged : gguf_name(name, "")][expert ? expert->number : 0] = &squares;
   }
   for (const auto& tensor : tensors) {

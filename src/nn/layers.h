@@ -72,7 +72,8 @@ struct Moe {
   int64_t chosen;  // experts per token
   RouterRule rule;
   float balance = 0, z = 0;  // weights of the router's own losses (RouteBwd)
-  // Of GPT-OSS, optional: [E], [E 2F] and [E C], and the limit of ClampedGluFwd instead of SwiGLU.
+  // GPT-OSS has biases of the router [E] and of the experts [E 2F], [E C], and the limit of its clamped activation;
+  // elsewhere the biases are absent, limit is 0, and the activation is SwiGLU.
   Param router_b = {}, gate_up_b = {}, down_b = {};
   float limit = 0;
 };

@@ -1,5 +1,5 @@
-// Tensor-core instructions against products of the decoded operands: mma.sync, ldmatrix, many shapes of wgmma in every
-// layout of its operands.
+// Compares tensor-core instructions with products computed on the host: mma.sync, ldmatrix, and many shapes of wgmma in
+// every layout of its operands.
 #include "cuda/ptx/ptx.h"
 #include "cuda/ptx/ptx_wgmma.h"
 #include "emulator/tests/support.h"
